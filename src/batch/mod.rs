@@ -1,0 +1,1 @@
+//! The byte map of one batch file, and one encoder per format.

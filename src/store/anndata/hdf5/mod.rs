@@ -1,0 +1,1 @@
+//! AnnData in HDF5.

@@ -1,0 +1,175 @@
+//! AnnData: what its containers have in common.
+//!
+//! A container (`hdf5`) is opened in two steps. `catalog` lists what is inside without loading anything, for `inspect`
+//! and for messages that name what exists. `open` loads what a [`Selection`] names: chunk maps, row lengths, columns and names.
+//! Several [`Opened`] sources (for now exactly one) make an [`AnnDataStore`].
+
+pub mod hdf5;
+pub mod store;
+
+use std::sync::Arc;
+
+use super::chunk_map::ChunkMap;
+use super::column::{Column, Strings};
+use super::file::SourceFile;
+use super::rows::RowLengths;
+
+pub use store::AnnDataStore;
+
+/// Which parts of an AnnData object take part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    /// The matrix: `X`, `raw/X`, `layers/counts`; `None` for batches without X. It defines the gene axis: with `raw/X` the genes are
+    /// those of `raw/var`.
+    pub x: Option<String>,
+    /// Layers by name, served as `layers.<name>`.
+    pub layers: Vec<String>,
+    /// Keys of `obsm`, served as `obsm.<key>`.
+    pub obsm: Vec<String>,
+    /// Columns of `obs`.
+    pub obs: ObsChoice,
+    /// Names of the rows.
+    pub names: NamesChoice,
+    /// A boolean column of `var` whose true genes are wanted.
+    pub genes_column: Option<String>,
+}
+
+/// Which columns of `obs` take part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ObsChoice {
+    /// Numeric, boolean, nullable, and categorical columns of at most 65,536 categories; no text columns.
+    Auto,
+    /// Every column that can be read.
+    All,
+    /// None.
+    None,
+    /// These, in this order; one that is missing or cannot be read is refused.
+    Columns(Vec<String>),
+}
+
+/// Whether the names of the rows take part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamesChoice {
+    /// Up to 10 million rows.
+    Auto,
+    /// Always.
+    Yes,
+    /// Never.
+    No,
+}
+
+/// One source, opened and checked.
+#[derive(Debug)]
+pub struct Opened {
+    /// The file, stamped.
+    pub file: SourceFile,
+    /// Container and encoding in a few words, such as `h5ad, csr`.
+    pub kind: String,
+    /// Number of rows.
+    pub n_obs: u64,
+    /// Number of genes on the chosen gene axis.
+    pub n_vars: u64,
+    /// Names of the genes on the chosen gene axis.
+    pub var_names: Strings,
+    /// Names of the rows, if chosen.
+    pub obs_names: Option<Strings>,
+    /// Chosen matrices: X first, then layers, then obsm. File ids inside their chunk maps are 0.
+    pub elements: Vec<OpenedElement>,
+    /// Chosen columns of `obs`.
+    pub columns: Vec<Column>,
+    /// For `genes_column`: one flag per gene.
+    pub gene_mask: Option<Vec<bool>>,
+    /// What `auto` left out, and why: `(element, reason)`.
+    pub left_out: Vec<(String, String)>,
+    /// Oddities that the user should know, one line each.
+    pub warnings: Vec<String>,
+}
+
+/// One matrix of a source.
+#[derive(Debug)]
+pub struct OpenedElement {
+    /// Name as in batches: `X`, `layers.counts`, `obsm.X_pca`.
+    pub name: String,
+    /// Number of columns.
+    pub n_cols: u64,
+    /// True if its columns are the genes of the chosen gene axis.
+    pub gene_axis: bool,
+    /// How its rows are stored.
+    pub layout: OpenedLayout,
+    /// Where it lies in the container: `X`, `raw/X`, `layers/counts`.
+    pub path: String,
+}
+
+/// How the rows of a matrix are stored.
+#[derive(Debug)]
+pub enum OpenedLayout {
+    /// CSR.
+    Sparse {
+        /// Stored values per row.
+        lengths: Arc<RowLengths>,
+        /// Values; an array of rank 1.
+        data: ChunkMap,
+        /// Column indices; an array of rank 1.
+        indices: ChunkMap,
+    },
+    /// Row-major dense, an array of rank 2.
+    Dense {
+        /// Values.
+        values: ChunkMap,
+    },
+}
+
+/// What a container holds, for `inspect` and for messages.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Catalog {
+    /// Container and its generation, such as `HDF5 AnnData 0.1.0`.
+    pub container: String,
+    /// Number of rows.
+    pub n_obs: u64,
+    /// Number of genes of `var`.
+    pub n_vars: u64,
+    /// Matrices that can be served, and those that cannot with the reason.
+    pub matrices: Vec<CatalogMatrix>,
+    /// Columns of `obs`.
+    pub columns: Vec<CatalogColumn>,
+    /// Names of elements that are not served (`uns`, `obsp`, ...).
+    pub skipped: Vec<String>,
+}
+
+/// One matrix of a container.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct CatalogMatrix {
+    /// Path in the container: `X`, `raw/X`, `layers/counts`, `obsm/X_pca`.
+    pub path: String,
+    /// `csr`, `csc`, `dense`, or the encoding as found.
+    pub encoding: String,
+    /// Rows and columns.
+    pub shape: [u64; 2],
+    /// Type of the values, as numpy names it.
+    pub dtype: String,
+    /// Stored values (sparse), else rows * columns.
+    pub n_values: u64,
+    /// Chunk extent of the values, in elements; empty if contiguous or compact.
+    pub chunk: Vec<u64>,
+    /// Filters in encode order, such as `shuffle`, `gzip(4)`.
+    pub filters: Vec<String>,
+    /// Bytes on disk of all its arrays.
+    pub stored_bytes: u64,
+    /// Mean rows per chunk of the values.
+    pub rows_per_chunk: Option<f64>,
+    /// Why it cannot be served, if it cannot.
+    pub refused: Option<String>,
+}
+
+/// One column of `obs`.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct CatalogColumn {
+    /// Name.
+    pub name: String,
+    /// `int64`, `bool`, `categorical`, `string`, `nullable-integer`, ...
+    pub kind: String,
+    /// Number of categories, for categoricals.
+    pub n_categories: Option<u64>,
+    /// True if `--obs auto` takes it.
+    pub auto: bool,
+}

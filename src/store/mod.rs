@@ -1,0 +1,225 @@
+//! What the sources hold, and where its bytes lie.
+//!
+//! A [`Store`] is a dataset after it was opened and checked: a [`Schema`], row lengths, block borders, and the *parts* of
+//! its elements. An element is what users see (`X`, `layers.counts`, `obsm.X_pca`); a part is one stored array of it: the data or
+//! the indices of a sparse element, the values of a dense one. Parts are cut into *chunks*, the units that are read and
+//! decoded; a row occupies one or more [`Piece`]s of chunks. Columns of `obs` and the names are resident and are gathered
+//! without reading.
+//!
+//! The hot path asks a store four questions: which pieces a row has ([`Store::pieces`]), where a chunk lies
+//! ([`Store::extent`]), what its stored bytes decode to ([`Store::decode`]), and whether its file is still the one that
+//! was opened ([`Store::check_unchanged`]). It never enters the HDF5 library, whose global lock would serialise it.
+//!
+//! A store starts no thread, caches nothing, and knows nothing of batches.
+#![deny(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+
+pub mod anndata;
+pub mod chunk_map;
+pub mod column;
+pub mod error;
+pub mod file;
+pub mod rows;
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use crate::codec::Scratch;
+use crate::dtype::{DType, Stored};
+
+pub use column::{Categories, Column, ColumnData, Strings};
+pub use error::{OpenError, ReadError};
+pub use rows::RowLengths;
+
+/// Index of an element in [`Schema::elements`].
+pub type ElementId = usize;
+/// Index of a part in [`Schema::parts`].
+pub type PartId = usize;
+
+/// What a dataset holds, as far as it was selected.
+#[derive(Debug, Clone)]
+pub struct Schema {
+    /// Number of rows of all sources together.
+    pub n_rows: u64,
+    /// Number of genes (columns of X); 0 for molecules.
+    pub n_vars: u64,
+    /// Gene names, in the order of X's columns.
+    pub var_names: Strings,
+    /// Streamed elements: X first if there is one, then layers, then obsm, in the order of selection.
+    pub elements: Vec<Element>,
+    /// The stored arrays of the elements.
+    pub parts: Vec<Part>,
+    /// Resident columns of obs, in column order.
+    pub columns: Vec<Column>,
+    /// Names of the rows, if they are kept.
+    pub obs_names: Option<Strings>,
+    /// The sources, in the order given, with the rows that each contributes.
+    pub sources: Vec<SourceInfo>,
+}
+
+/// One source of a dataset.
+#[derive(Debug, Clone)]
+pub struct SourceInfo {
+    /// Path as the user gave it, made absolute.
+    pub path: PathBuf,
+    /// Container and encoding in a few words, such as `h5ad, csr`.
+    pub kind: String,
+    /// Global ids of its rows.
+    pub rows: Range<u64>,
+}
+
+/// Where one source's X is cut by its chunks.
+#[derive(Debug, Clone)]
+pub struct SourceBorders {
+    /// Global ids of the source's rows.
+    pub rows: Range<u64>,
+    /// Global ids of the rows with which a chunk begins, ascending, without repetition, the first one `rows.start`: a row
+    /// begins in the chunk that holds its first value, and a chunk where no row begins has no entry. `None` if X has no
+    /// chunks that cost anything to cut (contiguous), or there is no X.
+    pub first_rows: Option<Vec<u64>>,
+    /// Bytes of X's stored elements (data and indices, before compression) in all rows of the source; 0 without X.
+    pub x_bytes: u64,
+}
+
+/// One matrix whose rows are streamed into batches.
+#[derive(Debug, Clone)]
+pub struct Element {
+    /// Name as in batches: `X`, `layers.counts`, `obsm.X_pca`.
+    pub name: String,
+    /// Sparse or dense.
+    pub kind: ElementKind,
+    /// Columns of the matrix: genes, or components.
+    pub n_cols: u64,
+    /// Type of the values, as served.
+    pub dtype: DType,
+    /// True if the columns are the genes of `var`, so that a choice of genes applies.
+    pub gene_axis: bool,
+}
+
+/// How the rows of an element are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ElementKind {
+    /// CSR: a row has a number of stored values of its own ([`Store::row_len`]), in two parallel arrays.
+    Sparse {
+        /// Part that holds the values.
+        data: PartId,
+        /// Part that holds the column indices.
+        indices: PartId,
+    },
+    /// Every row has [`Element::n_cols`] values.
+    Dense {
+        /// Part that holds the values.
+        values: PartId,
+    },
+}
+
+/// One stored array.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// The element it belongs to.
+    pub element: ElementId,
+    /// Values or column indices.
+    pub role: PartRole,
+    /// Type and byte order of the stored elements.
+    pub stored: Stored,
+    /// Where it lies, for messages: `X/data`.
+    pub path: String,
+}
+
+/// What the elements of a part are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PartRole {
+    /// Values, passed on in their own type.
+    Values,
+    /// Column indices, served as int32 after a range check.
+    Indices,
+}
+
+/// A run of elements of one row in one chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// The chunk.
+    pub chunk: u32,
+    /// First element within the decoded chunk.
+    pub from: u32,
+    /// First element within the row.
+    pub to: u32,
+    /// Number of elements, at least 1.
+    pub len: u32,
+}
+
+/// Where the stored bytes of a chunk lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Bytes of a file.
+    File {
+        /// The file, an index of the store's file table.
+        file: u32,
+        /// First byte.
+        address: u64,
+        /// Number of bytes to read.
+        len: u32,
+        /// True if these are not all the stored bytes of the chunk but a likely sufficient prefix.
+        is_prefix: bool,
+    },
+    /// Nothing to read: the chunk was never written (fill value), or its bytes are resident.
+    Resident,
+}
+
+/// An opened dataset. Implementations are immutable and shared by all threads.
+pub trait Store: Send + Sync {
+    /// What the dataset holds.
+    fn schema(&self) -> &Schema;
+
+    /// Stored values of `row` in the sparse `element`.
+    ///
+    /// # Panics
+    /// If `row` is not below [`Schema::n_rows`] or `element` is not sparse: row ids come from the order, never from a file.
+    fn row_len(&self, element: ElementId, row: u64) -> u32;
+
+    /// The pieces of `row` in `part`, by ascending position in the row.
+    fn pieces(&self, part: PartId, row: u64, emit: &mut dyn FnMut(Piece));
+
+    /// Where the bytes lie that hold the elements `need` of a chunk. For chunks without filters exactly those elements; for
+    /// others the whole chunk or a prefix that is likely enough (`whole` asks for all of it).
+    fn extent(&self, part: PartId, chunk: u32, need: Range<u32>, whole: bool) -> Extent;
+
+    /// Decoded size of any chunk of `part`, in bytes.
+    fn chunk_bytes(&self, part: PartId) -> usize;
+
+    /// Decodes `stored`, the bytes of [`Store::extent`] for the same `need` and `whole`, into `out` of [`Store::chunk_bytes`]
+    /// bytes, so that the elements `need` are valid at their places in the chunk. Returns the bytes that were decompressed.
+    ///
+    /// # Errors
+    /// [`ReadError::Short`] if a prefix was not enough: read the whole chunk; other variants if the chunk is damaged.
+    fn decode(
+        &self,
+        part: PartId,
+        chunk: u32,
+        need: Range<u32>,
+        stored: &[u8],
+        whole: bool,
+        scratch: &mut Scratch,
+        out: &mut [u8],
+    ) -> Result<u64, ReadError>;
+
+    /// Where the array that decides the block borders (X, as chosen) is cut, one entry per source in order.
+    fn chunk_borders(&self) -> Vec<SourceBorders>;
+
+    /// Fills `buf` from `file` at `offset`.
+    ///
+    /// # Errors
+    /// [`ReadError::Io`] if the read fails or the file ends before `buf` is full.
+    fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError>;
+
+    /// Compares the file's stamp (device, inode, size, modification time) with the one taken when it was opened.
+    ///
+    /// # Errors
+    /// [`ReadError::Stale`] if it changed.
+    fn check_unchanged(&self, file: u32) -> Result<(), ReadError>;
+
+    /// The largest stored size of a chunk, in bytes: what a read buffer must hold.
+    fn max_stored_bytes(&self) -> usize;
+
+    /// Bytes of memory that the store itself holds (chunk maps, row lengths, columns, names).
+    fn resident_bytes(&self) -> u64;
+}
