@@ -147,12 +147,30 @@ pub fn f16_to_f32(half: u16) -> f32 {
         (0, 0) => f32::from_bits(sign),
         // Subnormal: fraction * 2^-24, exact in single precision.
         (0, _) => {
-            let magnitude = f32::from_bits(0x3380_0000) * u16::from_le_bytes([fraction.to_le_bytes()[0], fraction.to_le_bytes()[1]]) as f32;
+            let magnitude = f32::from_bits(0x3380_0000)
+                * u16::from_le_bytes([fraction.to_le_bytes()[0], fraction.to_le_bytes()[1]]) as f32;
             f32::from_bits(sign | magnitude.to_bits())
         }
         (0x1f, _) => f32::from_bits(sign | 0x7f80_0000 | fraction << 13),
         _ => f32::from_bits(sign | (exponent + 112) << 23 | fraction << 13),
     }
+}
+
+/// Double precision to IEEE 754 half precision, rounded to nearest, ties to even.
+#[must_use]
+pub fn f64_to_f16(value: f64) -> u16 {
+    let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
+    let magnitude = value.abs();
+    if magnitude.is_nan() {
+        return sign | 0x7e00;
+    }
+    // The spacing of halves at this magnitude: 2^(exponent - 10), at least that of the subnormals.
+    let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(-14);
+    let spacing = 2.0_f64.powi(exponent - 10);
+    let steps = (magnitude / spacing).round_ties_even();
+    // At most 2048 steps for finite halves: a carry into the next exponent falls out of the addition.
+    let bits = if steps >= 4096.0 { 0x7c00 } else { steps as u32 + (((exponent + 14) as u32) << 10) };
+    sign | bits.min(0x7c00) as u16
 }
 
 #[cfg(test)]
@@ -175,6 +193,19 @@ mod tests {
             assert_eq!(f16_to_f32(bits), value, "{bits:#x}");
         }
         assert!(f16_to_f32(0x7e00).is_nan());
+    }
+
+    #[test]
+    fn half_precision_rounds_to_even() {
+        for bits in (0..0x7c00_u16).chain(0x8000..0xfc00) {
+            assert_eq!(f64_to_f16(f64::from(f16_to_f32(bits))), bits, "{bits:#x}");
+        }
+        // From numpy.float16 of the same doubles.
+        for (value, bits) in
+            [(2049.0, 0x6800), (2051.0, 0x6802), (65519.0, 0x7bff), (65520.0, 0x7c00), (1e300, 0x7c00), (3e-8, 0x0001)]
+        {
+            assert_eq!(f64_to_f16(value), bits, "{value}");
+        }
     }
 
     #[test]

@@ -204,12 +204,19 @@ impl BatchSpec {
         for (i, column) in self.schema.columns.iter().enumerate() {
             let name = &column.name;
             match &column.data {
-                ColumnData::Numeric { dtype, .. } => push(format!("obs.{name}"), *dtype, Content::Numeric(i), FieldExtent::Rows),
+                ColumnData::Numeric { dtype, .. } => {
+                    push(format!("obs.{name}"), *dtype, Content::Numeric(i), FieldExtent::Rows)
+                }
                 ColumnData::Categorical { .. } => {
                     push(format!("obs.{name}.codes"), DType::I64, Content::Codes(i), FieldExtent::Rows);
                 }
                 ColumnData::Strings(s) => {
-                    push(format!("obs.{name}"), DType::U8, Content::Text(i), FieldExtent::RowsBy(text_width(s.max_len())));
+                    push(
+                        format!("obs.{name}"),
+                        DType::U8,
+                        Content::Text(i),
+                        FieldExtent::RowsBy(text_width(s.max_len())),
+                    );
                 }
             }
             if column.present.is_some() {

@@ -10,6 +10,8 @@
 //! filter touch nothing else. What was decoded is reported, so that the amplification can be counted.
 #![deny(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
+pub mod convert;
+
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+pub const MAX_EPOCHS: u32 = 1 << 21;
 pub const VERSION: &str = "v1";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

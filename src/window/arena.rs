@@ -10,7 +10,7 @@
 //! fit is not handed out.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 use parking_lot::Mutex;
@@ -27,15 +27,15 @@ type OnFree = Box<dyn Fn() + Send + Sync>;
 /// One reservation of memory, see the module's description.
 pub struct Arena {
     /// Keeps the pages mapped; all access goes through `base`.
-    _mapping: MmapMut,
+    mapping: MmapMut,
     /// First byte of the usable part, aligned to [`HUGE`].
     base: *mut u8,
     capacity: u64,
     free: Mutex<FreeList>,
-    on_free: Mutex<Option<OnFree>>,
+    on_free: OnceLock<OnFree>,
 }
 
-// SAFETY: `base` points into `_mapping`, which lives as long as the arena and is never remapped. Regions handed out are
+// SAFETY: `base` points into `mapping`, which lives as long as the arena and is never remapped. Regions handed out are
 // disjoint, and each is reached only through its own `Region`.
 #[allow(unsafe_code)]
 unsafe impl Send for Arena {}
@@ -57,12 +57,12 @@ impl Arena {
         let shift = base.align_offset(HUGE).min(HUGE);
         let base = base.wrapping_add(shift);
         let free = Mutex::new(FreeList::new(capacity));
-        Ok(Arc::new(Self { _mapping: mapping, base, capacity, free, on_free: Mutex::new(None) }))
+        Ok(Arc::new(Self { mapping, base, capacity, free, on_free: OnceLock::new() }))
     }
 
-    /// Sets what is called after each return of a region.
+    /// Sets what is called after each return of a region; the first one set stays.
     pub fn set_on_free(&self, on_free: impl Fn() + Send + Sync + 'static) {
-        *self.on_free.lock() = Some(Box::new(on_free));
+        let _ = self.on_free.set(Box::new(on_free));
     }
 
     /// Bytes of the reservation.
@@ -91,28 +91,36 @@ impl Arena {
         Some(Region { arena: Arc::clone(self), offset, len })
     }
 
-    /// Touches the first `len_bytes` of the arena, as far as they are free, so that no image pays for it later. Called from a
-    /// thread of its own; regions are taken while they are touched, so nobody else writes there.
-    pub fn touch(self: &Arc<Self>, len_bytes: u64) {
-        const STEP: u64 = 16 << 20;
-        let mut held = Vec::new();
-        for _ in 0..len_bytes.min(self.capacity).div_ceil(STEP) {
-            let Some(mut region) = self.alloc(STEP) else { break };
-            for page in region.bytes_mut().chunks_mut(4096) {
-                if let Some(first) = page.first_mut() {
-                    // A write, not a read: a read would map the shared zero page.
-                    *std::hint::black_box(first) = 0;
-                }
+    /// Faults in the first `len_bytes` of the arena, so that no image pays for it later. Contents do not change, so this may run
+    /// beside users; kernels before 5.14 cannot do it, and then images pay.
+    pub fn populate(&self, len_bytes: u64) {
+        const STEP: usize = 32 << 20;
+        let end = crate::num::to_usize(len_bytes.min(self.capacity));
+        let shift = self.base as usize - self.mapping.as_ptr() as usize;
+        for from in (0..end).step_by(STEP) {
+            let step = STEP.min(end - from);
+            if self.mapping.advise_range(Advice::PopulateWrite, shift + from, step).is_err() {
+                return;
             }
-            held.push(region);
+        }
+    }
+
+    /// Says that memory came back, or may be taken back from its owner.
+    fn wake(&self) {
+        if let Some(on_free) = self.on_free.get() {
+            on_free();
         }
     }
 
     fn give_back(&self, offset: u64, len: u64) {
         self.free.lock().put(offset, len);
-        if let Some(on_free) = &*self.on_free.lock() {
-            on_free();
-        }
+        self.wake();
+    }
+}
+
+impl super::image::OnClose for Arena {
+    fn closed(&self) {
+        self.wake();
     }
 }
 
