@@ -38,6 +38,9 @@ use crate::num::to_u64;
 /// Version of the order: the same version, sources and options give the same batches for ever.
 pub const VERSION: &str = "v1";
 
+/// Epochs are numbered below this: what fits an inode beside the batch.
+pub const MAX_EPOCHS: u32 = 1 << 21;
+
 /// Batches of a pass are numbered with 32 bits.
 const MAX_BATCHES: u64 = 1 << 32;
 /// The row ids of the largest window take 2 GiB.

@@ -1,8 +1,8 @@
 //! A batch while it is assembled: its region of the arena, written by many threads at disjoint places, and the number of
 //! pieces it still misses.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
@@ -57,7 +57,17 @@ impl Assembly {
         let base = BasePtr(region.as_ptr());
         debug_assert!(region.len_bytes() >= layout.buffer_bytes);
         let region = Mutex::new(Some(region));
-        Self { id, rows, pad_rows, row_starts, layout, region, base, missing: AtomicU32::new(1), failure: Mutex::new(None) }
+        Self {
+            id,
+            rows,
+            pad_rows,
+            row_starts,
+            layout,
+            region,
+            base,
+            missing: AtomicU32::new(1),
+            failure: Mutex::new(None),
+        }
     }
 
     /// Counts one more piece. Only the planner calls it, before it drops its own share with [`Assembly::arrived`].

@@ -224,7 +224,8 @@ impl Shared {
             return;
         }
         let batches = self.order.window_batches(pass, window);
-        let absent = batches.clone().filter(|&batch| !state.batches.contains_key(&BatchId { pass, batch })).count() as u64;
+        let absent =
+            batches.clone().filter(|&batch| !state.batches.contains_key(&BatchId { pass, batch })).count() as u64;
         let loading = state.jobs.iter().any(|job| job.pass == pass && job.window == window);
         if absent == 0 || loading {
             return;

@@ -91,3 +91,6 @@ pub trait Batches: Send + Sync {
     /// One line per failed batch, for `errors.tsv`.
     fn errors_tsv(&self) -> String;
 }
+
+#[cfg(test)]
+mod tests;

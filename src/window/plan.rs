@@ -131,13 +131,20 @@ impl WindowPlan {
         for run in found.chunk_by(|a, b| a.0 == b.0) {
             let first = index(self.pieces.len());
             self.pieces.extend(run.iter().map(|&(_, piece)| piece));
-            let need = run.iter().fold(u32::MAX..0, |need, (_, p)| need.start.min(p.from)..need.end.max(p.from + p.len));
+            let need =
+                run.iter().fold(u32::MAX..0, |need, (_, p)| need.start.min(p.from)..need.end.max(p.from + p.len));
             let wanted = stored_item * run.iter().map(|(_, p)| u64::from(p.len)).sum::<u64>();
             self.wanted_bytes += wanted;
             self.needed_filtered_bytes += if plain { 0 } else { wanted };
             let chunk = run[0].0;
             let extent = store.extent(part, chunk, need.clone(), false);
-            self.tasks.push(ChunkTask { part: index(part), chunk, need, pieces: first..index(self.pieces.len()), extent });
+            self.tasks.push(ChunkTask {
+                part: index(part),
+                chunk,
+                need,
+                pieces: first..index(self.pieces.len()),
+                extent,
+            });
         }
     }
 

@@ -49,6 +49,8 @@ pub struct Job {
     pub last_progress: Instant,
     /// Batches of it that are not delivered yet.
     pub undelivered: usize,
+    /// True if there was no memory for any of its batches when it was last planned.
+    pub found_no_memory: bool,
 }
 
 /// What happens next with a job.
@@ -191,7 +193,17 @@ impl State {
             self.batches.insert(BatchId { pass, batch }, Slot::Loading { job: id, waiters: Vec::new() });
         }
         let (phase, undelivered) = (Phase::Queued { starved: false }, wanted.len());
-        self.jobs.push(Job { id, pass, window, wanted, urgency, phase, last_progress: Instant::now(), undelivered });
+        self.jobs.push(Job {
+            id,
+            pass,
+            window,
+            wanted,
+            urgency,
+            phase,
+            last_progress: Instant::now(),
+            undelivered,
+            found_no_memory: false,
+        });
         true
     }
 
@@ -205,7 +217,17 @@ impl State {
             }
         }
         let undelivered = wanted.len();
-        self.jobs.push(Job { id, pass, window, wanted, urgency: Urgency::Demand, phase, last_progress, undelivered });
+        self.jobs.push(Job {
+            id,
+            pass,
+            window,
+            wanted,
+            urgency: Urgency::Demand,
+            phase,
+            last_progress,
+            undelivered,
+            found_no_memory: true,
+        });
     }
 
     /// The job of that number, if it is not done.

@@ -82,7 +82,8 @@ impl Streams {
         let pass = self.passes.entry(id.pass).or_insert_with(|| PassStream::new(step));
         pass.last_open = clock;
         let near = pass.note(id.batch, distance);
-        let was_jumping = std::mem::replace(&mut pass.jumping, pass.is_jumping());
+        let was_jumping = pass.jumping;
+        pass.jumping = pass.is_jumping();
         let first = id.batch == batches.start;
         let scope = if (first || near) && !pass.jumping { Scope::Window } else { Scope::Batch };
         let next_window = (scope == Scope::Window).then(|| pass.next_window(id.pass, window, n_windows)).flatten();

@@ -177,7 +177,7 @@ fn take_late_waiters(state: &mut State, timeout: Duration) -> Vec<(BatchId, Vec<
         let job = jobs.iter().find(|j| j.id == *job);
         let idle = job.is_none_or(|j| j.last_progress.elapsed() > timeout);
         if idle && waiters.iter().any(|w| w.since.elapsed() > timeout) {
-            let starved = job.is_some_and(|j| matches!(j.phase, Phase::Queued { .. }));
+            let starved = job.is_some_and(|j| j.found_no_memory);
             let (gone, stay) = std::mem::take(waiters).into_iter().partition(|w| w.since.elapsed() > timeout);
             *waiters = stay;
             late.push((id, gone, starved));
@@ -248,6 +248,7 @@ impl Shared {
             if let Some(job) = state.job(id) {
                 job.phase = Phase::Running { plan: Arc::clone(&plan), next: 0 };
                 job.last_progress = Instant::now();
+                job.found_no_memory = false;
             }
         }
         self.work.notify_all();
@@ -359,6 +360,7 @@ impl Shared {
             job.undelivered = waited_for.len();
             job.wanted = waited_for;
             job.phase = starved;
+            job.found_no_memory = true;
             state.jobs.retain(|job| job.undelivered > 0);
             return false;
         }

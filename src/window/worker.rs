@@ -122,7 +122,13 @@ impl Decoder<'_> {
     }
 
     /// Decodes one chunk and scatters its pieces.
-    fn chunk(&self, plan: &WindowPlan, task: &ChunkTask, stored: &[u8], buffers: &mut ThreadBuffers) -> Result<(), ReadError> {
+    fn chunk(
+        &self,
+        plan: &WindowPlan,
+        task: &ChunkTask,
+        stored: &[u8],
+        buffers: &mut ThreadBuffers,
+    ) -> Result<(), ReadError> {
         let part = task.part as usize;
         let item = self.store.schema().parts[part].stored.dtype.size_bytes();
         Counters::add(&self.counters.chunks, 1);
@@ -160,7 +166,9 @@ impl Decoder<'_> {
             Err(ReadError::Short) => {
                 Counters::add(&self.counters.prefix_retries, 1);
                 let mut whole: &mut [u8] = &mut [];
-                if let Extent::File { file, address, len, .. } = self.store.extent(part, task.chunk, task.need.clone(), true) {
+                if let Extent::File { file, address, len, .. } =
+                    self.store.extent(part, task.chunk, task.need.clone(), true)
+                {
                     whole = room(&mut buffers.whole, len as usize);
                     self.read(file, address, whole)?;
                 }
