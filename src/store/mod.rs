@@ -18,6 +18,7 @@ pub mod chunk_map;
 pub mod column;
 pub mod error;
 pub mod file;
+pub mod fingerprint;
 pub mod rows;
 
 use std::ops::Range;

@@ -18,6 +18,7 @@
 
 pub mod arena;
 pub mod assembly;
+pub mod cost;
 pub mod counters;
 pub mod engine;
 mod errors;

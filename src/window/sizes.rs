@@ -36,11 +36,7 @@ impl Sizes {
     #[must_use]
     pub fn new(store: Arc<dyn Store>, order: Arc<Order>, encoder: Arc<dyn Encoder>) -> Self {
         let n_rows = order.batch_len(Pass::InOrder, 0);
-        let mean = |e: usize| {
-            let share = u128::from(store.n_values(e)) * u128::from(n_rows) / u128::from(store.schema().n_rows.max(1));
-            u64::try_from(share).unwrap_or(u64::MAX)
-        };
-        let mean_buffer_bytes = buffer_bytes(&*store, &*encoder, n_rows, mean);
+        let mean_buffer_bytes = Self::mean_batch_buffer_bytes(&*store, &*encoder, n_rows);
         Self { store, order, encoder, mean_buffer_bytes, kept: Mutex::default() }
     }
 
@@ -62,6 +58,16 @@ impl Sizes {
     #[must_use]
     pub fn mean_buffer_bytes(&self) -> u64 {
         self.mean_buffer_bytes
+    }
+
+    /// Bytes that a batch of `n_rows` mean rows takes while it is assembled.
+    #[must_use]
+    pub fn mean_batch_buffer_bytes(store: &dyn Store, encoder: &dyn Encoder, n_rows: u32) -> u64 {
+        let mean = |e: usize| {
+            let share = u128::from(store.n_values(e)) * u128::from(n_rows) / u128::from(store.schema().n_rows.max(1));
+            u64::try_from(share).unwrap_or(u64::MAX)
+        };
+        buffer_bytes(store, encoder, n_rows, mean)
     }
 
     /// Bytes that a batch of `n_rows` of the longest rows takes while it is assembled: what must fit the budget.
