@@ -103,7 +103,7 @@ impl Tree {
             }
             _ => return None,
         };
-        Some(Node::Share(pass, Share::default(), ShareNode::Dir))
+        Some(Node::Share(pass, Share::ALL, ShareNode::Dir))
     }
 
     fn listed_in_share(&self, view: ShareView<'_>, index: u64, name: &mut String) -> Option<Node> {
@@ -127,14 +127,14 @@ impl Tree {
                 let n_ranks = self.n_listed_ranks(view.share);
                 let rank = u32::try_from(beyond - 2).ok().filter(|rank| *rank < n_ranks)?;
                 name::part(name, "rank", (rank, n_ranks));
-                node(Share { host: None, rank: Some((rank, n_ranks)) }, ShareNode::Dir)
+                node(Share::new(None, Some((rank, n_ranks))).ok()?, ShareNode::Dir)
             }
         }
     }
 
     /// Rank directories that are listed in the directory of a share.
     pub(super) fn n_listed_ranks(&self, share: Share) -> u32 {
-        if share == Share::default() { self.config.world_size.unwrap_or(0) } else { 0 }
+        if share == Share::ALL { self.config.world_size.unwrap_or(0) } else { 0 }
     }
 
     /// The node called `name` in the directory `dir`, whether it is listed or not.
@@ -145,10 +145,10 @@ impl Tree {
         let child = match dir {
             Node::Fixed(Fixed::Root) => match name {
                 CONTROL => Some(Node::Fixed(Fixed::Control)),
-                IN_ORDER => Some(Node::Share(Pass::InOrder, Share::default(), ShareNode::Dir)),
+                IN_ORDER => Some(Node::Share(Pass::InOrder, Share::ALL, ShareNode::Dir)),
                 _ => find_file(&ROOT_FILES, name).or_else(|| {
                     let pass = Pass::Epoch(name::parse_epoch(name)?);
-                    Some(Node::Share(pass, Share::default(), ShareNode::Dir))
+                    Some(Node::Share(pass, Share::ALL, ShareNode::Dir))
                 }),
             },
             Node::Fixed(Fixed::Control) => find_file(&CONTROL_FILES, name),
@@ -169,12 +169,12 @@ impl Tree {
             view.position(batch)?;
             return Some(Node::Batch(BatchId { pass: view.pass, batch }));
         }
-        let Share { host, rank: None } = view.share else { return None };
+        let (host, None) = (view.share.host(), view.share.rank()) else { return None };
         if let Some(rank) = name::parse_part(name, "rank") {
-            return node(Share { host, rank: Some(rank) }, ShareNode::Dir);
+            return node(Share::new(host, Some(rank)).ok()?, ShareNode::Dir);
         }
         let None = host else { return None };
-        node(Share { host: Some(name::parse_part(name, "host")?), rank: None }, ShareNode::Dir)
+        node(Share::new(Some(name::parse_part(name, "host")?), None).ok()?, ShareNode::Dir)
     }
 
     /// The node at a path such as `epoch-00003/rank-0-of-4/batch-0000000.safetensors`; a slash at either end does no harm.
@@ -206,12 +206,11 @@ pub(super) fn is_dir(node: Node) -> bool {
 
 /// The directory that holds the directory `node`.
 fn parent(node: Node) -> Node {
-    match node {
-        Node::Share(pass, Share { host: Some(host), rank: Some(_) }, _) => {
-            Node::Share(pass, Share { host: Some(host), rank: None }, ShareNode::Dir)
-        }
-        Node::Share(pass, share, _) if share != Share::default() => Node::Share(pass, Share::default(), ShareNode::Dir),
-        Node::Share(..) | Node::Fixed(_) | Node::Batch(_) => Node::Fixed(Fixed::Root),
+    let Node::Share(pass, share, _) = node else { return Node::Fixed(Fixed::Root) };
+    match (share.host(), share.rank()) {
+        (None, None) => Node::Fixed(Fixed::Root),
+        (host @ Some(_), Some(_)) => Node::Share(pass, Share::new(host, None).unwrap_or_default(), ShareNode::Dir),
+        _ => Node::Share(pass, Share::ALL, ShareNode::Dir),
     }
 }
 

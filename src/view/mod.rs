@@ -242,13 +242,13 @@ impl Tree {
     /// Listed rank directories of the pass that hold the batch. Ranks take turns, so it is the one of the batch's turn;
     /// only when the round is filled up from the front can the first batches of the pass be in others too.
     fn n_ranks_listing(&self, pass: Pass, batch: u64) -> u32 {
-        let n_ranks = self.n_listed_ranks(Share::default());
+        let n_ranks = self.n_listed_ranks(Share::ALL);
         if n_ranks == 0 {
             return 0;
         }
         let holds = |rank: u32| {
-            let share = Share { host: None, rank: Some((rank, n_ranks)) };
-            self.share(pass, share).position(batch).is_some()
+            let share = Share::new(None, Some((rank, n_ranks)));
+            share.is_ok_and(|share| self.share(pass, share).position(batch).is_some())
         };
         if self.config.rank_policy == RankPolicy::Repeat && batch < u64::from(n_ranks) {
             return (0..n_ranks).map(|rank| u32::from(holds(rank))).sum();

@@ -138,7 +138,7 @@ fn pack_share(share: Share, kind: ShareNode) -> Option<u64> {
         ShareNode::BatchesTxt => (1, TAG_NESTED_BATCHES),
         ShareNode::RowsNpy => (2, TAG_NESTED_ROWS),
     };
-    let (form, pair) = match (share.host, share.rank) {
+    let (form, pair) = match (share.host(), share.rank()) {
         (None, None) => (FORM_WHOLE, 0),
         (None, Some(rank)) => (FORM_RANK, pair_index(rank, MAX_PARTS)?),
         (Some(host), None) => (FORM_HOST, pair_index(host, MAX_PARTS)?),
@@ -173,9 +173,9 @@ pub fn unpack(ino: Ino) -> Option<Node> {
                 _ => return None,
             };
             let share = match at(31, 33) {
-                FORM_WHOLE => Share::default(),
-                FORM_RANK => Share { host: None, rank: Some(pair_of(at(0, 31))?) },
-                FORM_HOST => Share { host: Some(pair_of(at(0, 31))?), rank: None },
+                FORM_WHOLE => Share::ALL,
+                FORM_RANK => Share::new(None, Some(pair_of(at(0, 31))?)).ok()?,
+                FORM_HOST => Share::new(Some(pair_of(at(0, 31))?), None).ok()?,
                 _ => return None,
             };
             Node::Share(unpack_pass(at(35, 57))?, share, kind)
@@ -186,7 +186,7 @@ pub fn unpack(ino: Ino) -> Option<Node> {
                 TAG_NESTED_BATCHES => ShareNode::BatchesTxt,
                 _ => ShareNode::RowsNpy,
             };
-            let share = Share { host: Some(pair_of(at(17, 34))?), rank: Some(pair_of(at(0, 17))?) };
+            let share = Share::new(Some(pair_of(at(17, 34))?), Some(pair_of(at(0, 17))?)).ok()?;
             Node::Share(unpack_pass(at(35, 57))?, share, kind)
         }
         _ => return None,
@@ -228,11 +228,11 @@ mod tests {
 
     fn share() -> impl Strategy<Value = Share> {
         prop_oneof![
-            Just(Share::default()),
-            pair(MAX_PARTS).prop_map(|rank| Share { host: None, rank: Some(rank) }),
-            pair(MAX_PARTS).prop_map(|host| Share { host: Some(host), rank: None }),
+            Just(Share::ALL),
+            pair(MAX_PARTS).prop_map(|rank| Share::new(None, Some(rank)).unwrap()),
+            pair(MAX_PARTS).prop_map(|host| Share::new(Some(host), None).unwrap()),
             (pair(MAX_NESTED_PARTS), pair(MAX_NESTED_PARTS))
-                .prop_map(|(host, rank)| Share { host: Some(host), rank: Some(rank) }),
+                .prop_map(|(host, rank)| Share::new(Some(host), Some(rank)).unwrap()),
         ]
     }
 
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn limits_are_refused_and_reached() {
-        let share = |host, rank| Node::Share(Pass::Epoch(0), Share { host, rank }, ShareNode::Dir);
+        let share = |host, rank| Node::Share(Pass::Epoch(0), Share::new(host, rank).unwrap(), ShareNode::Dir);
         let batch = |pass, batch| Node::Batch(BatchId { pass, batch });
         let (last_epoch, p, n) = (Pass::Epoch(MAX_EPOCHS - 1), MAX_PARTS, MAX_NESTED_PARTS);
         for ok in [
@@ -279,8 +279,6 @@ mod tests {
         }
         for refused in [
             share(None, Some((0, p + 1))),
-            share(None, Some((3, 3))),
-            share(None, Some((0, 0))),
             share(Some((0, n + 1)), Some((0, 1))),
             share(Some((0, 1)), Some((0, n + 1))),
             batch(Pass::Epoch(MAX_EPOCHS), 0),

@@ -29,7 +29,7 @@ pub(super) struct ShareView<'a> {
 
 impl ShareView<'_> {
     fn is_whole(&self) -> bool {
-        self.share == Share::default()
+        self.share == Share::ALL
     }
 
     /// Batches in the directory.
