@@ -65,9 +65,7 @@ impl<'a> Ready<'a> {
 /// # Errors
 /// [`MountError::Background`] if there are threads already or the fork fails, [`MountError::Daemon`] with the message of a
 /// child that failed, [`MountError::DaemonDied`] if it ended without a message.
-pub(super) fn in_background(
-    body: impl FnOnce(Ready<'static>) -> Result<(), MountError>,
-) -> Result<String, MountError> {
+pub(super) fn in_background(body: impl FnOnce(Ready<'static>) -> Result<(), MountError>) -> Result<String, MountError> {
     let n_threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if n_threads != 1 {
         return Err(MountError::Background { reason: format!("{n_threads} threads are running") });

@@ -61,7 +61,7 @@ impl Kept {
 }
 
 impl Log {
-    /// Starts the log of this process. Starts no thread.
+    /// Starts the log of this process, and sends the messages of panics there. Starts no thread.
     ///
     /// # Errors
     /// If the file cannot be opened for appending. A log that was started before stays, and takes nothing here.
@@ -89,6 +89,8 @@ impl Log {
             .with_filter(targets(terminal_level));
         // A second subscriber (in tests) is refused; the first one goes on.
         let _ = tracing_subscriber::registry().with(kept).with(terminal).try_init();
+        // A panic is caught where it happens and answered; what it said belongs into the log, without a backtrace.
+        std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
         Ok(Self { sink })
     }
 

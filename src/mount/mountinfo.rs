@@ -62,7 +62,8 @@ fn unescape(field: &[u8]) -> OsString {
     let mut rest = field;
     while let Some((&first, tail)) = rest.split_first() {
         let octal = tail.get(..3).filter(|_| first == b'\\');
-        let value = octal.and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|d| u8::from_str_radix(d, 8).ok());
+        let value =
+            octal.and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|d| u8::from_str_radix(d, 8).ok());
         bytes.push(value.unwrap_or(first));
         rest = tail.get(if value.is_some() { 3.. } else { 0.. }).unwrap_or_default();
     }

@@ -25,7 +25,11 @@ impl MountPoint {
         let path = canonical(path).map_err(|source| MountError::Io { mount_point: path.to_owned(), source })?;
         if let Some(mount) = mountinfo::top_at(&path).map_err(MountError::Table)? {
             if !mount.is_ours() {
-                return Err(MountError::ForeignMount { mount_point: path, fs_source: mount.source, fs_type: mount.fs_type });
+                return Err(MountError::ForeignMount {
+                    mount_point: path,
+                    fs_source: mount.source,
+                    fs_type: mount.fs_type,
+                });
             }
             if state_of(&path) != MountState::Dead {
                 return Err(MountError::AlreadyMounted { mount_point: path });
@@ -42,7 +46,9 @@ impl MountPoint {
             Ok(false) => Ok(Self { path, made: false }),
             Ok(true) => Err(MountError::NotEmpty { mount_point: path }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Self::check_parent(path),
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(MountError::NotDirectory { mount_point: path }),
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                Err(MountError::NotDirectory { mount_point: path })
+            }
             Err(source) => Err(MountError::Io { mount_point: path, source }),
         }
     }
@@ -114,7 +120,10 @@ mod tests {
         assert!(matches!(MountPoint::check(&root.join("file")), Err(MountError::NotDirectory { .. })));
         assert!(matches!(MountPoint::check(&root.join("no/such")), Err(MountError::NoParent { .. })));
         let foreign = MountPoint::check(Path::new("/proc"));
-        assert!(matches!(foreign, Err(MountError::ForeignMount { ref fs_type, .. }) if fs_type == "proc"), "{foreign:?}");
+        assert!(
+            matches!(foreign, Err(MountError::ForeignMount { ref fs_type, .. }) if fs_type == "proc"),
+            "{foreign:?}"
+        );
     }
 
     #[test]

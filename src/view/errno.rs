@@ -80,7 +80,9 @@ pub fn errno(error: &ViewError) -> i32 {
         ViewError::Batch { source, .. } => match source {
             BatchError::Read(read) => match read {
                 ReadError::Stale { .. } => libc::ESTALE,
-                ReadError::Io { .. } | ReadError::Corrupt { .. } | ReadError::BadRow { .. } | ReadError::Short => libc::EIO,
+                ReadError::Io { .. } | ReadError::Corrupt { .. } | ReadError::BadRow { .. } | ReadError::Short => {
+                    libc::EIO
+                }
             },
             // Not EAGAIN: Python makes that a BlockingIOError, on a regular file.
             BatchError::NoMemory { .. } => libc::ENOMEM,

@@ -134,7 +134,9 @@ mod tests {
     fn slices_are_clipped_to_the_file() {
         let bytes: Arc<[u8]> = Arc::from((0..100_u8).collect::<Vec<_>>());
         let image = Image::new(Arc::new((0..100_u8).collect::<Vec<_>>()));
-        for (offset, len) in [(0, 100), (0, 0), (99, 1), (99, 5), (100, 1), (u64::MAX, u32::MAX), (40, 20), (0, u32::MAX)] {
+        for (offset, len) in
+            [(0, 100), (0, 0), (99, 1), (99, 5), (100, 1), (u64::MAX, u32::MAX), (40, 20), (0, u32::MAX)]
+        {
             let start = to_usize(offset.min(100));
             let expected = &bytes[start..(start + to_usize(u64::from(len))).min(100)];
             assert_eq!(&*Slice::of_bytes(Arc::clone(&bytes), offset, len), expected);

@@ -46,12 +46,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`ViewError::NoEntry`] and [`ViewError::NotDirectory`].
-    pub fn list(
-        &self,
-        dir: Ino,
-        offset: u64,
-        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
-    ) -> Result<(), ViewError> {
+    pub fn list(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<(), ViewError> {
         let node = unpack(dir).filter(|node| self.exists(*node)).ok_or(ViewError::NoEntry)?;
         let mut name = String::new();
         for index in offset.. {

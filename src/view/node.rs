@@ -231,8 +231,11 @@ mod tests {
             Just(Share::ALL),
             pair(MAX_PARTS).prop_map(|rank| Share::new(None, Some(rank)).unwrap()),
             pair(MAX_PARTS).prop_map(|host| Share::new(Some(host), None).unwrap()),
-            (pair(MAX_NESTED_PARTS), pair(MAX_NESTED_PARTS))
-                .prop_map(|(host, rank)| Share::new(Some(host), Some(rank)).unwrap()),
+            (pair(MAX_NESTED_PARTS), pair(MAX_NESTED_PARTS)).prop_map(|(host, rank)| Share::new(
+                Some(host),
+                Some(rank)
+            )
+            .unwrap()),
         ]
     }
 
