@@ -55,10 +55,8 @@ pub(super) fn serve(
     let mounted = Mounted::start(config, point.path(), tree, move || {
         let _ = events.send(Event::Ended);
     })?;
-    if let Some(log) = &config.log {
-        if !config.foreground {
-            log.leave_terminal();
-        }
+    if let Some(log) = config.log.as_ref().filter(|_| !config.foreground) {
+        log.leave_terminal();
     }
     if let Err(error) = ready.announce(summary) {
         tracing::error!("nobody waits for the mount any more ({error})");
@@ -186,12 +184,9 @@ impl<'a> Mounted<'a> {
 
 /// A session that failed after the kernel had mounted it: the mount point was free before, so what is there now is ours.
 fn take_away_leftover(mount_point: &Path) {
-    if let Ok(Some(mount)) = mountinfo::top_at(mount_point) {
-        if mount.is_ours() {
-            if let Err(error) = unmount_if_top(mount_point, mount.id, true) {
-                tracing::error!("cannot unmount {}: {error}", mount_point.display());
-            }
-        }
+    let leftover = mountinfo::top_at(mount_point).ok().flatten().filter(mountinfo::Mount::is_ours);
+    if let Some(Err(error)) = leftover.map(|mount| unmount_if_top(mount_point, mount.id, true)) {
+        tracing::error!("cannot unmount {}: {error}", mount_point.display());
     }
 }
 

@@ -214,8 +214,8 @@ fn find_file(files: &[(&str, Fixed)], name: &str) -> Option<Node> {
 }
 
 /// File `index` of a table, or how far behind its end `index` is.
-fn put_file<'a>(
-    files: &mut dyn Iterator<Item = &'a (&'static str, Fixed)>,
+fn put_file(
+    files: &mut dyn Iterator<Item = &(&'static str, Fixed)>,
     mut index: u64,
     name: &mut String,
 ) -> Result<Node, u64> {

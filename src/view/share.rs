@@ -159,18 +159,24 @@ fn cut(mut bytes: Vec<u8>, skip: usize, want: usize) -> Vec<u8> {
     bytes
 }
 
-/// The row ids of the last windows that were asked for.
+/// The row ids of the last windows that were asked for, the latest one last.
 #[derive(Default)]
 pub(super) struct WindowRows {
-    kept: Mutex<Vec<(Pass, u64, Arc<Vec<u64>>)>>,
+    kept: Mutex<Vec<Window>>,
+}
+
+struct Window {
+    pass: Pass,
+    number: u64,
+    rows: Arc<Vec<u64>>,
 }
 
 impl WindowRows {
     fn get(&self, order: &Order, pass: Pass, window: u64) -> Arc<Vec<u64>> {
         let mut kept = self.kept.lock();
-        if let Some(at) = kept.iter().position(|(p, w, _)| (*p, *w) == (pass, window)) {
+        if let Some(at) = kept.iter().position(|w| (w.pass, w.number) == (pass, window)) {
             let hit = kept.remove(at);
-            let rows = Arc::clone(&hit.2);
+            let rows = Arc::clone(&hit.rows);
             kept.push(hit);
             return rows;
         }
@@ -181,7 +187,7 @@ impl WindowRows {
         if kept.len() == KEPT_WINDOWS {
             kept.remove(0);
         }
-        kept.push((pass, window, Arc::clone(&rows)));
+        kept.push(Window { pass, number: window, rows: Arc::clone(&rows) });
         rows
     }
 }

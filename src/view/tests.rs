@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)] // small test data
+
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -111,7 +113,9 @@ fn tree(shape: Shape) -> Tree {
     tree_with(shape, Act::Serve, 100).0
 }
 
-fn list(tree: &Tree, dir: Ino) -> Vec<(String, Ino, bool)> {
+type Entry = (String, Ino, bool);
+
+fn list(tree: &Tree, dir: Ino) -> Vec<Entry> {
     let mut entries = Vec::new();
     tree.list(dir, 0, &mut |e| {
         entries.push((e.name.to_owned(), e.ino, e.is_dir));
@@ -130,7 +134,7 @@ fn read_all(tree: &Tree, ino: Ino) -> Vec<u8> {
 }
 
 /// Every directory that a walk over listed names meets, with its entries.
-fn walk(tree: &Tree, root: Ino) -> Vec<(Ino, Vec<(String, Ino, bool)>)> {
+fn walk(tree: &Tree, root: Ino) -> Vec<(Ino, Vec<Entry>)> {
     let mut dirs = Vec::new();
     let mut todo = vec![root];
     while let Some(dir) = todo.pop() {
