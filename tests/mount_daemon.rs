@@ -1,6 +1,6 @@
 //! Going to the background. A process forks only while it has one thread, and the usual harness runs tests on threads: this one
 //! has a `main` of its own, which speaks as much of the harness's language as runners need.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Real mounts over an engine without sources: what the kernel makes of the tree.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
 

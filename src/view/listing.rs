@@ -6,6 +6,7 @@ use super::errno::ViewError;
 use super::name;
 use super::node::{Fixed, Ino, Node, ShareNode, pack, unpack};
 use super::share::ShareView;
+use crate::num::{to_u64, to_usize};
 use crate::order::{Pass, Share};
 use crate::window::BatchId;
 
@@ -22,7 +23,7 @@ pub struct DirEntry<'a> {
     pub next_offset: u64,
 }
 
-/// Names of the files in the root, with their nodes.
+/// Names of the files in the root, with their nodes; the last one only where there are genes.
 const ROOT_FILES: [(&str, Fixed); 3] =
     [("README.md", Fixed::Readme), ("dataset.json", Fixed::DatasetJson), ("var_names.txt", Fixed::VarNames)];
 
@@ -48,18 +49,13 @@ impl Tree {
     /// [`ViewError::NoEntry`] and [`ViewError::NotDirectory`].
     pub fn list(&self, dir: Ino, offset: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<(), ViewError> {
         let node = unpack(dir).filter(|node| self.exists(*node)).ok_or(ViewError::NoEntry)?;
+        let listing = self.listing(node)?;
         let mut name = String::new();
         for index in offset.. {
             let child = match index {
-                0 => {
-                    name.replace_range(.., ".");
-                    Some(node)
-                }
-                1 => {
-                    name.replace_range(.., "..");
-                    Some(parent(node))
-                }
-                _ => self.listed(node, index - 2, &mut name)?,
+                0 => Some(put(&mut name, ".", node)),
+                1 => Some(put(&mut name, "..", parent(node))),
+                _ => listing.entry(index - 2, &mut name),
             };
             let Some(child) = child else { break };
             let Some(ino) = pack(child) else { break };
@@ -70,60 +66,20 @@ impl Tree {
         Ok(())
     }
 
-    /// Entry `index` of the listed ones, its name in `name`.
-    fn listed(&self, dir: Node, index: u64, name: &mut String) -> Result<Option<Node>, ViewError> {
+    /// What is listed in a directory.
+    fn listing(&self, dir: Node) -> Result<Listing<'_>, ViewError> {
         match dir {
-            Node::Fixed(Fixed::Root) => Ok(self.listed_in_root(index, name)),
-            Node::Fixed(Fixed::Control) => Ok(put_file(&mut CONTROL_FILES.iter(), index, name).ok()),
-            Node::Share(pass, share, ShareNode::Dir) => Ok(self.listed_in_share(self.share(pass, share), index, name)),
+            Node::Fixed(Fixed::Root) => {
+                let skipped = usize::from(!self.exists(Node::Fixed(Fixed::VarNames)));
+                let files = ROOT_FILES.get(..ROOT_FILES.len() - skipped).unwrap_or_default();
+                Ok(Listing::Root { files, n_epochs: self.config.list_epochs })
+            }
+            Node::Fixed(Fixed::Control) => Ok(Listing::Control),
+            Node::Share(pass, share, ShareNode::Dir) => {
+                let view = self.share(pass, share);
+                Ok(Listing::Share { view, n_batches: view.n_batches(), n_ranks: self.n_listed_ranks(share) })
+            }
             Node::Fixed(_) | Node::Share(..) | Node::Batch(_) => Err(ViewError::NotDirectory),
-        }
-    }
-
-    fn listed_in_root(&self, index: u64, name: &mut String) -> Option<Node> {
-        let mut files = ROOT_FILES.iter().filter(|(_, file)| self.exists(Node::Fixed(*file)));
-        let index = match put_file(&mut files, index, name) {
-            Ok(node) => return Some(node),
-            Err(beyond) => beyond,
-        };
-        let n_epochs = self.config.list_epochs;
-        let pass = match u32::try_from(index) {
-            Ok(epoch) if epoch < n_epochs => {
-                name::epoch(name, epoch);
-                Pass::Epoch(epoch)
-            }
-            Ok(index) if index == n_epochs => {
-                name.replace_range(.., IN_ORDER);
-                Pass::InOrder
-            }
-            _ => return None,
-        };
-        Some(Node::Share(pass, Share::ALL, ShareNode::Dir))
-    }
-
-    fn listed_in_share(&self, view: ShareView<'_>, index: u64, name: &mut String) -> Option<Node> {
-        let n_batches = view.n_batches();
-        let node = |share, kind| Some(Node::Share(view.pass, share, kind));
-        match index.checked_sub(n_batches) {
-            None => {
-                let batch = view.batch(index);
-                view.names.write(name, batch);
-                Some(Node::Batch(BatchId { pass: view.pass, batch }))
-            }
-            Some(0) => {
-                name.replace_range(.., BATCHES_TXT);
-                node(view.share, ShareNode::BatchesTxt)
-            }
-            Some(1) => {
-                name.replace_range(.., ROWS_NPY);
-                node(view.share, ShareNode::RowsNpy)
-            }
-            Some(beyond) => {
-                let n_ranks = self.n_listed_ranks(view.share);
-                let rank = u32::try_from(beyond - 2).ok().filter(|rank| *rank < n_ranks)?;
-                name::part(name, "rank", (rank, n_ranks));
-                node(Share::new(None, Some((rank, n_ranks))).ok()?, ShareNode::Dir)
-            }
         }
     }
 
@@ -194,6 +150,66 @@ impl Tree {
     }
 }
 
+/// The listed entries of one directory, each computed from its index.
+enum Listing<'a> {
+    Root { files: &'static [(&'static str, Fixed)], n_epochs: u32 },
+    Control,
+    Share { view: ShareView<'a>, n_batches: u64, n_ranks: u32 },
+}
+
+impl Listing<'_> {
+    /// Entry `index`, its name in the place of `name`; `None` behind the last one.
+    fn entry(&self, index: u64, name: &mut String) -> Option<Node> {
+        match self {
+            Self::Root { files, n_epochs } => match index.checked_sub(to_u64(files.len())) {
+                None => file(files, index, name),
+                Some(beyond) => {
+                    let pass = match u32::try_from(beyond).ok()? {
+                        epoch if epoch < *n_epochs => {
+                            name::epoch(name, epoch);
+                            Pass::Epoch(epoch)
+                        }
+                        beyond if beyond == *n_epochs => {
+                            name.replace_range(.., IN_ORDER);
+                            Pass::InOrder
+                        }
+                        _ => return None,
+                    };
+                    Some(Node::Share(pass, Share::ALL, ShareNode::Dir))
+                }
+            },
+            Self::Control => file(&CONTROL_FILES, index, name),
+            Self::Share { view, n_batches, n_ranks } => {
+                let node = |share, kind| Node::Share(view.pass, share, kind);
+                match index.checked_sub(*n_batches) {
+                    None => {
+                        let batch = view.batch(index);
+                        view.names.write(name, batch);
+                        Some(Node::Batch(BatchId { pass: view.pass, batch }))
+                    }
+                    Some(0) => Some(put(name, BATCHES_TXT, node(view.share, ShareNode::BatchesTxt))),
+                    Some(1) => Some(put(name, ROWS_NPY, node(view.share, ShareNode::RowsNpy))),
+                    Some(beyond) => {
+                        let rank = u32::try_from(beyond - 2).ok().filter(|rank| rank < n_ranks)?;
+                        name::part(name, "rank", (rank, *n_ranks));
+                        Some(node(Share::new(None, Some((rank, *n_ranks))).ok()?, ShareNode::Dir))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn file(files: &[(&str, Fixed)], index: u64, name: &mut String) -> Option<Node> {
+    let (file_name, file) = files.get(to_usize(index))?;
+    Some(put(name, file_name, Node::Fixed(*file)))
+}
+
+fn put(name: &mut String, text: &str, node: Node) -> Node {
+    name.replace_range(.., text);
+    node
+}
+
 /// Directories have subdirectories; everything else does not.
 pub(super) fn is_dir(node: Node) -> bool {
     matches!(node, Node::Fixed(Fixed::Root | Fixed::Control) | Node::Share(_, _, ShareNode::Dir))
@@ -211,20 +227,4 @@ fn parent(node: Node) -> Node {
 
 fn find_file(files: &[(&str, Fixed)], name: &str) -> Option<Node> {
     files.iter().find(|(n, _)| *n == name).map(|(_, file)| Node::Fixed(*file))
-}
-
-/// File `index` of a table, or how far behind its end `index` is.
-fn put_file(
-    files: &mut dyn Iterator<Item = &(&'static str, Fixed)>,
-    mut index: u64,
-    name: &mut String,
-) -> Result<Node, u64> {
-    for (file_name, file) in files {
-        if index == 0 {
-            name.replace_range(.., file_name);
-            return Ok(Node::Fixed(*file));
-        }
-        index -= 1;
-    }
-    Err(index)
 }
