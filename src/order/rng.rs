@@ -7,7 +7,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::num::{to_u64, to_usize};
+use crate::num::to_u64;
 
 /// What a stream is for. The numbers are part of the order's definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,28 +61,34 @@ impl Draws {
     ///
     /// The partners of many swaps are drawn before the swaps are made, so that the cache misses of the swaps overlap.
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
-        let mut partners = [0_usize; BUFFER_WORDS];
+        let mut partners = [0_u32; BUFFER_WORDS];
         let mut n_left = items.len();
         while n_left > 1 {
             let n_swaps = (n_left - 1).min(BUFFER_WORDS);
             for (done, partner) in partners[..n_swaps].iter_mut().enumerate() {
-                *partner = to_usize(self.below(to_u64(n_left - done)));
+                *partner = self.below(to_u64(n_left - done)) as u32; // n_left is at most 2^32
             }
             for (done, &partner) in partners[..n_swaps].iter().enumerate() {
-                items.swap(n_left - done - 1, partner);
+                items.swap(n_left - done - 1, partner as usize);
             }
             n_left -= n_swaps;
         }
     }
 
     fn word(&mut self) -> u64 {
-        if self.used == BUFFER_WORDS {
-            self.rng.fill_bytes(self.words.as_flattened_mut());
-            self.used = 0;
-        }
-        let word = u32::from_le_bytes(self.words[self.used]);
+        let word = match self.words.get(self.used) {
+            Some(&word) => word,
+            None => self.refill(),
+        };
         self.used += 1;
-        u64::from(word)
+        u64::from(u32::from_le_bytes(word))
+    }
+
+    #[cold]
+    fn refill(&mut self) -> [u8; 4] {
+        self.rng.fill_bytes(self.words.as_flattened_mut());
+        self.used = 0;
+        self.words[0]
     }
 }
 
