@@ -78,9 +78,9 @@ def cell_type(n_rows: int) -> Category:
     return Category(np.arange(n_rows, dtype=np.int64) * 7 % 5, ["B", "T", "NK", "α cell", "other"])
 
 
-def dataset(x, n_rows: int | None = None, n_vars: int | None = None, **obs) -> Truth:
-    n_rows = n_rows if n_rows is not None else x.n_rows if isinstance(x, Csr) else len(x)
-    n_vars = n_vars if n_vars is not None else x.n_cols if isinstance(x, Csr) else x.shape[1]
+def dataset(x, /, **obs) -> Truth:
+    """Names and, unless other columns are given, two columns of obs around a matrix."""
+    n_rows, n_vars = (x.n_rows, x.n_cols) if isinstance(x, Csr) else x.shape
     columns = obs or {"cell_type": cell_type(n_rows), "depth": Numbers(np.arange(n_rows) / 8)}
     return Truth([f"cell-{i}-é" for i in range(n_rows)], [f"GENE{j}" for j in range(n_vars)], x, columns)
 

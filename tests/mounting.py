@@ -108,6 +108,19 @@ def server_pids(mnt: Path) -> list[int]:
     return found
 
 
+def take_away(mnt: Path) -> None:
+    """Kills the server and detaches the mount: blocked readers get an error."""
+    for pid in server_pids(mnt):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for _ in range(100):
+        if not is_mounted(mnt):
+            return
+        detach(mnt)
+        time.sleep(0.05)
+    raise RuntimeError(f"{mnt} cannot be unmounted")
+
+
 def wait_until(condition, seconds: float) -> bool:
     """Polls until the condition holds; False if it does not within the time."""
     end = time.monotonic() + seconds
@@ -151,7 +164,9 @@ class Mount:
         assert not self._expired, f"the mount was taken away after {MOUNT_LIMIT_S} s"
 
     def mount(self) -> None:
-        self.mnt.mkdir(parents=True, exist_ok=True)
+        # Not pathlib's exist_ok: it asks a dead mount what it is.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self.mnt)
         self._watchdog.start()
         try:
             if self.foreground:
@@ -193,7 +208,7 @@ class Mount:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     shufflefs("umount", self.mnt, timeout=20)
             if is_mounted(self.mnt):
-                self._kill()
+                take_away(self.mnt)
             if self.process is not None and self.process.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.process.wait(10)
@@ -204,17 +219,21 @@ class Mount:
             if self._folder is not None and not is_mounted(self.mnt):
                 shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _kill(self) -> None:
-        for pid in server_pids(self.mnt):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        while is_mounted(self.mnt):
-            detach(self.mnt)
-            time.sleep(0.05)
-
     def _give_up(self) -> None:
         self._expired = True
-        self._kill()
+        take_away(self.mnt)
+
+
+def refusal(*args, cwd: Path | None = None, **kwargs) -> tuple[int, str]:
+    """`shufflefs mount ARGS MNT` that must not succeed: exit code, and the one line on standard error."""
+    mnt = Path(tempfile.mkdtemp(prefix="mnt-", dir=_scratch.name)) / "mnt"
+    try:
+        p = shufflefs("mount", *args, mnt, cwd=cwd, **kwargs)
+        assert p.returncode != 0, "mounted, but must be refused"
+        assert not is_mounted(mnt)
+        return p.returncode, one_line_error(p.stderr)
+    finally:
+        take_away(mnt)
 
 
 def one_line_error(stderr: str) -> str:
