@@ -126,7 +126,7 @@ impl Blocks {
         let mut first_rows = Vec::with_capacity(to_usize(self.n_blocks));
         for block in 0..cuts.n_blocks() {
             first_rows.push(next.cast_signed()); // below MAX_ROWS
-            next += cuts.len_of(self, block);
+            next += u64::from(cuts.len_of(self, block));
         }
         first_rows
     }
@@ -148,8 +148,8 @@ impl Blocks {
     }
 
     /// Rows of a stored block.
-    pub(super) fn stored_rows(&self, entry: u32) -> u64 {
-        u64::from(self.sizes[entry as usize]) + 1
+    pub(super) fn stored_rows(&self, entry: u32) -> u32 {
+        u32::from(self.sizes[entry as usize]) + 1
     }
 
     /// Rows of all stored blocks before `entry`.

@@ -88,7 +88,7 @@ impl Cuts {
         match run.cut {
             RunCut::Stored { first_entry, rows_before } => {
                 let start = run.rows.start + blocks.stored_rows_before(first_entry + i) - rows_before;
-                start..start + blocks.stored_rows(first_entry + i)
+                start..start + u64::from(blocks.stored_rows(first_entry + i))
             }
             RunCut::Fixed { block_rows, lead } => {
                 let end = (run.rows.start + lead + u64::from(i) * block_rows).min(run.rows.end);
@@ -99,13 +99,27 @@ impl Cuts {
     }
 
     /// Number of rows of `block`.
-    pub(super) fn len_of(&self, blocks: &Blocks, block: u32) -> u64 {
+    #[inline]
+    pub(super) fn len_of(&self, blocks: &Blocks, block: u32) -> u32 {
         let run = self.run_of(block);
         if let RunCut::Stored { first_entry, .. } = run.cut {
             return blocks.stored_rows(first_entry + block - run.first_block);
         }
         let rows = self.rows_of(blocks, block);
-        rows.end - rows.start
+        (rows.end - rows.start) as u32 // at most block_rows, which has 32 bits
+    }
+
+    /// Writes the number of rows of each of `ids`.
+    ///
+    /// The loop over all blocks of an epoch: no iteration depends on another, so that their cache misses overlap.
+    pub(super) fn lens_of(&self, blocks: &Blocks, ids: &[u32], lens: &mut [u32]) {
+        let pairs = lens.iter_mut().zip(ids);
+        match &*self.runs {
+            [Run { cut: RunCut::Stored { first_entry, .. }, .. }] => {
+                pairs.for_each(|(len, &id)| *len = blocks.stored_rows(first_entry + id));
+            }
+            _ => pairs.for_each(|(len, &id)| *len = self.len_of(blocks, id)),
+        }
     }
 
     pub(super) fn resident_bytes(&self) -> u64 {
@@ -168,7 +182,7 @@ mod tests {
             let rows = cuts.rows_of(&blocks, block);
             assert_eq!(rows.start, end);
             assert!((1..=16).contains(&cuts.len_of(&blocks, block)));
-            assert_eq!(rows.end - rows.start, cuts.len_of(&blocks, block));
+            assert_eq!(rows.end - rows.start, u64::from(cuts.len_of(&blocks, block)));
             end = rows.end;
         }
         assert_eq!(end, next);

@@ -18,6 +18,8 @@ use crate::num::to_u64;
 const CACHE_BYTES: u64 = 128 << 20;
 const MIN_TABLES: u64 = 2;
 const MAX_TABLES: u64 = 64;
+/// Block lengths looked up at a time; a multiple of [`STRIDE`].
+const LENS: usize = 64 * STRIDE;
 
 /// Where each row of one epoch stands before the rows are shuffled inside windows.
 #[derive(Debug)]
@@ -38,14 +40,15 @@ impl EpochTable {
         let mut ids: Vec<u32> = (0..cuts.n_blocks()).collect();
         Draws::new(seed, epoch, Domain::Blocks, 0).shuffle(&mut ids);
         let mut position = 0;
-        let positions = ids
-            .chunks(STRIDE)
-            .map(|ids| {
-                let here = position;
-                position += ids.iter().map(|&id| cuts.len_of(blocks, id)).sum::<u64>();
-                here
-            })
-            .collect();
+        let mut positions = Vec::with_capacity(ids.len().div_ceil(STRIDE));
+        let mut lens = [0; LENS];
+        for ids in ids.chunks(LENS) {
+            cuts.lens_of(blocks, ids, &mut lens);
+            for lens in lens[..ids.len()].chunks(STRIDE) {
+                positions.push(position);
+                position += lens.iter().map(|&len| u64::from(len)).sum::<u64>();
+            }
+        }
         Self { cuts, ids, positions }
     }
 

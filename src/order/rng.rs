@@ -7,6 +7,8 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use crate::num::to_u64;
+
 /// What a stream is for. The numbers are part of the order's definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Domain {
@@ -18,8 +20,16 @@ pub(super) enum Domain {
     Phase = 3,
 }
 
+/// Words generated at a time.
+const BUFFER_WORDS: usize = 256;
+
 /// A stream of unbiased bounded draws.
-pub(super) struct Draws(ChaCha8Rng);
+pub(super) struct Draws {
+    rng: ChaCha8Rng,
+    /// The next words of the stream, of which `used` are used up.
+    words: [[u8; 4]; BUFFER_WORDS],
+    used: usize,
+}
 
 impl Draws {
     /// The stream of `(seed, epoch, domain, index)`, from its beginning.
@@ -29,30 +39,56 @@ impl Draws {
         for (bytes, word) in key.chunks_exact_mut(8).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
-        Self(ChaCha8Rng::from_seed(key))
+        Self { rng: ChaCha8Rng::from_seed(key), words: [[0; 4]; BUFFER_WORDS], used: BUFFER_WORDS }
     }
 
     /// A uniform integer in `[0, n)`, for `n` in `1..=2^32`.
     pub(super) fn below(&mut self, n: u64) -> u64 {
         debug_assert!((1..=1 << 32).contains(&n));
-        let mut product = u64::from(self.0.next_u32()) * n;
+        let mut product = self.word() * n;
         // The low word is uniform over the multiples of gcd(n, 2^32); dropping the values below 2^32 mod n leaves each result
         // equally many words. That threshold is below n, so the division is rarely needed.
         if product & 0xffff_ffff < n {
             let threshold = (1 << 32) % n;
             while product & 0xffff_ffff < threshold {
-                product = u64::from(self.0.next_u32()) * n;
+                product = self.word() * n;
             }
         }
         product >> 32
     }
 
     /// Fisher-Yates: for `i` from the last index down to 1, swaps the items `i` and `below(i + 1)`.
+    ///
+    /// The partners of many swaps are drawn before the swaps are made, so that the cache misses of the swaps overlap.
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for i in (1..items.len()).rev() {
-            let j = self.below(crate::num::to_u64(i) + 1);
-            items.swap(i, crate::num::to_usize(j));
+        let mut partners = [0_u32; BUFFER_WORDS];
+        let mut n_left = items.len();
+        while n_left > 1 {
+            let n_swaps = (n_left - 1).min(BUFFER_WORDS);
+            for (done, partner) in partners[..n_swaps].iter_mut().enumerate() {
+                *partner = self.below(to_u64(n_left - done)) as u32; // n_left is at most 2^32
+            }
+            for (done, &partner) in partners[..n_swaps].iter().enumerate() {
+                items.swap(n_left - done - 1, partner as usize);
+            }
+            n_left -= n_swaps;
         }
+    }
+
+    fn word(&mut self) -> u64 {
+        let word = match self.words.get(self.used) {
+            Some(&word) => word,
+            None => self.refill(),
+        };
+        self.used += 1;
+        u64::from(u32::from_le_bytes(word))
+    }
+
+    #[cold]
+    fn refill(&mut self) -> [u8; 4] {
+        self.rng.fill_bytes(self.words.as_flattened_mut());
+        self.used = 0;
+        self.words[0]
     }
 }
 
@@ -77,7 +113,7 @@ mod tests {
 
     #[test]
     fn draws_of_the_full_range_are_the_words() {
-        let mut words = ChaCha8Rng::from_seed(Draws::new(7, 3, Domain::Rows, 9).0.get_seed());
+        let mut words = ChaCha8Rng::from_seed(Draws::new(7, 3, Domain::Rows, 9).rng.get_seed());
         let mut draws = Draws::new(7, 3, Domain::Rows, 9);
         for _ in 0..200 {
             assert_eq!(draws.below(1 << 32), u64::from(words.next_u32()));
@@ -86,7 +122,7 @@ mod tests {
 
     #[test]
     fn key_is_seed_epoch_domain_index() {
-        let key = Draws::new(0x0102_0304_0506_0708, 9, Domain::Phase, 1 << 63).0.get_seed();
+        let key = Draws::new(0x0102_0304_0506_0708, 9, Domain::Phase, 1 << 63).rng.get_seed();
         assert_eq!(key[..8], [8, 7, 6, 5, 4, 3, 2, 1]);
         assert_eq!(key[8..24], [9, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(key[24..], [0, 0, 0, 0, 0, 0, 0, 0x80]);
@@ -96,7 +132,7 @@ mod tests {
     fn rejection_takes_the_next_word() {
         // Just above 2^31 half of all words are rejected, so a missing rejection shows at once.
         let n = (1 << 31) + 1;
-        let mut words = ChaCha8Rng::from_seed(Draws::new(1, 0, Domain::Rows, 0).0.get_seed());
+        let mut words = ChaCha8Rng::from_seed(Draws::new(1, 0, Domain::Rows, 0).rng.get_seed());
         let mut draws = Draws::new(1, 0, Domain::Rows, 0);
         let mut rejected = 0;
         for _ in 0..1000 {
