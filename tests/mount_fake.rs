@@ -213,7 +213,7 @@ fn files_of_the_control_directory_are_made_at_each_open() {
     assert_eq!(open_files(), Some(2));
     drop(held);
     wait_for(|| (open_files() == Some(1)).then_some(()));
-    // Eleven files are one too many only for those who hold more than the limit.
+    // The limit counts open files, whatever they are.
     let held: Vec<_> = (0..64).map(|_| File::open(place.mnt().join("README.md")).unwrap()).collect();
     assert_eq!(errno_of(File::open(place.mnt().join("dataset.json"))), libc::ENFILE);
     drop(held);

@@ -2,9 +2,9 @@
 //!
 //! [`run`] is the whole life of a mount. The mount point is checked first, then the process goes to the background, then the
 //! caller opens its dataset and builds the tree, then the kernel mounts it, and only when the mount answers does the waiting
-//! parent print the summary and return. The rest is waiting for the end, see [`session`].
+//! parent print the summary and return. The rest is waiting for the end, see `session`.
 //!
-//! The module contains no logic of the tree: [`adapter`] translates requests, one for one. It is the only one that knows `fuser`.
+//! The module contains no logic of the tree: `adapter` translates requests, one for one. Nothing outside knows `fuser`.
 
 mod adapter;
 mod daemon;

@@ -143,9 +143,9 @@ impl ShareView<'_> {
             let first = self.order.window_batches(self.pass, window).start;
             let rows = cache.get(self.order, self.pass, window);
             let start = (batch - first) * u64::from(self.order.batch_size());
-            let n = (len - from).min(end - row);
+            let n = len.saturating_sub(from).min(end - row);
             let ids = rows.get(to_usize(start + from)..to_usize(start + from + n)).unwrap_or_default();
-            debug_assert_eq!(to_u64(ids.len()), n, "window {window} does not hold batch {batch}");
+            assert!(n > 0 && to_u64(ids.len()) == n, "window {window} does not hold row {from} of batch {batch}");
             out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
             row += n;
         }
