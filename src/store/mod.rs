@@ -17,6 +17,7 @@ pub mod anndata;
 pub mod chunk_map;
 pub mod column;
 pub mod error;
+pub mod fault;
 pub mod file;
 pub mod fingerprint;
 pub mod rows;
