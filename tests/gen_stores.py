@@ -256,8 +256,10 @@ def _coded(path: Path, form: type) -> Truth:
     sparse = Csr(np.repeat(ids + 1, lengths).astype("f4"), np.concatenate([np.arange(k) * 7 for k in lengths]).astype(np.int64),
                  np.concatenate([[0], np.cumsum(lengths)]), N_VARS)
     dense = np.broadcast_to((ids + 1).astype("f4")[:, None], (n, N_VARS)).copy()
-    truth = dataset(sparse if form is Csr else dense, id=Numbers(ids.astype("i4")), label=Category(ids, [f"label {i}" for i in ids]),
-                    text=Text([f"text {i}" for i in ids]), maybe=Nullable(ids.astype("i2"), ids % 4 == 0))
+    truth = dataset(
+        sparse if form is Csr else dense, id=Numbers(ids.astype("i4")), label=Category(ids, [f"label {i}" for i in ids]),
+        text=Text([f"text {i}" for i in ids]), maybe=Nullable(ids.astype("i2"), ids % 4 == 0),
+    )
     truth.obs_names = [f"cell {i}" for i in ids]
     truth.layers = {"sparse": Csr(sparse.data * 2, sparse.indices, sparse.indptr, N_VARS), "dense": dense.astype("i4") * 3}
     truth.obsm = {"pair": np.stack([ids, -ids], 1).astype("f8"), "wide": np.repeat(ids[:, None], 50, 1).astype("f4")}
@@ -299,19 +301,22 @@ def _(path):
 @register("obs.filtered")
 def _(path):
     truth = dataset(random_csr(), **every_column(N_ROWS))
-    return h5.write(path, truth, chunks=(300,), compression="gzip", everywhere=dict(compression="gzip", shuffle=True, chunks=(17,)))
+    everywhere = dict(compression="gzip", shuffle=True, chunks=(17,))
+    return h5.write(path, truth, chunks=(300,), compression="gzip", everywhere=everywhere)
 
 
 @register("obs.nullable-strings")
 def _(path):
     """pandas 3: the index and plain strings are values + mask groups."""
-    truth = dataset(random_csr(), note=Text([None if i % 7 == 0 else f"n{i}" for i in range(N_ROWS)]), cell_type=cell_type(N_ROWS))
+    note = Text([None if i % 7 == 0 else f"n{i}" for i in range(N_ROWS)])
+    truth = dataset(random_csr(), note=note, cell_type=cell_type(N_ROWS))
     return h5.write(path, truth, chunks=(300,), string_form="nullable")
 
 
 @register("obs.fixed-strings")
 def _(path):
-    truth = dataset(random_csr(), cell_type=Category(np.arange(N_ROWS) % 2, ["one", "three"]), note=Text([f"n{i}" for i in range(N_ROWS)]))
+    labels = Category(np.arange(N_ROWS) % 2, ["one", "three"])
+    truth = dataset(random_csr(), cell_type=labels, note=Text([f"n{i}" for i in range(N_ROWS)]))
     return h5.write(path, _ascii(truth), chunks=(300,), string_form="fixed")
 
 
@@ -344,7 +349,8 @@ def _(path):
 @register("obs.no-encoding")
 def _(path):
     """No encoding attributes anywhere; the kind of an element follows from its members."""
-    truth = h5.write(path, dataset(random_csr(), cell_type=cell_type(N_ROWS), maybe=Nullable(np.arange(N_ROWS), np.arange(N_ROWS) % 3 == 0)), chunks=(300,))
+    maybe = Nullable(np.arange(N_ROWS), np.arange(N_ROWS) % 3 == 0)
+    truth = h5.write(path, dataset(random_csr(), cell_type=cell_type(N_ROWS), maybe=maybe), chunks=(300,))
     with h5py.File(path, "a") as f:
         h5.strip_encoding(f)
     return truth

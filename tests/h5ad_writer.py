@@ -55,7 +55,8 @@ def write_matrix(group, name: str, matrix: Matrix, *, index_dtype: str = "i4", i
     _array(g, "indptr", matrix.indptr.astype(indptr_dtype), **plain)
 
 
-def _array(group, name: str, values: np.ndarray, *, chunks=None, compact=False, big_endian=False, early_allocation=False, **filters):
+def _array(group, name: str, values: np.ndarray, *, chunks=None, compact=False, big_endian=False, early_allocation=False,
+           **filters) -> h5py.Dataset:
     """One stored array. `chunks`: a shape, "whole" (one chunk), "rows" (16 rows, or 100 values), or None for contiguous."""
     if big_endian:
         values = values.astype(values.dtype.newbyteorder(">"))
@@ -114,7 +115,8 @@ class _Frames:
         if self.string_form == "fixed":
             d = group.create_dataset(name, data=np.array(texts, "S"))
         else:
-            d = group.create_dataset(name, data=np.array(texts, dtype=object), dtype=STRINGS, **(self.storage if len(texts) > 17 else {}))
+            storage = self.storage if len(texts) > 17 else {}
+            d = group.create_dataset(name, data=np.array(texts, dtype=object), dtype=STRINGS, **storage)
         if self.generation == "0.8":
             encode(d, "string-array", "0.2.0")
 

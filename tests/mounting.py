@@ -41,11 +41,11 @@ def find_binary() -> Path | None:
 BINARY = find_binary()
 
 
-def run(*args, timeout: float = COMMAND_TIMEOUT_S, text: bool = True, env: dict | None = None, **kwargs) -> subprocess.CompletedProcess:
+def run(*args, timeout: float = COMMAND_TIMEOUT_S, text: bool = True, **kwargs) -> subprocess.CompletedProcess:
     """A client process with a timeout and no standard input; its output is captured."""
     return subprocess.run(
         [str(a) for a in args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        timeout=timeout, text=text, env={**ENV, **(env or {})}, **kwargs,
+        timeout=timeout, text=text, env=ENV, **kwargs,
     )
 
 

@@ -45,8 +45,9 @@ def test_default_options(store, name):
 
 
 @pytest.mark.parametrize("name", ["coded", "coded-dense"])
-@pytest.mark.parametrize("more", [[], ["--fetch-factor", "2"], ["--block-size", "1"], ["--block-size", "16", "--fetch-factor", "3"]],
-                         ids=lambda m: " ".join(m) or "auto")
+@pytest.mark.parametrize("more", [
+    [], ["--fetch-factor", "2"], ["--block-size", "1"], ["--block-size", "16", "--fetch-factor", "3"],
+], ids=lambda more: " ".join(more) or "auto")
 def test_s11_columns_stay_aligned(store, name, more):
     """X, layers, obsm, obs and names all encode the row."""
     path, truth = store(name)
@@ -114,7 +115,8 @@ def test_s9_codes_are_global(tmp_path):
     truths = []
     for k, categories in enumerate((["a", "b"], ["b", "a", "c"])):
         n = 20
-        truth = gen_stores.dataset(gen_stores.random_csr(n_rows=n, seed=k), label=Category(np.arange(n) % len(categories), categories))
+        label = Category(np.arange(n) % len(categories), categories)
+        truth = gen_stores.dataset(gen_stores.random_csr(n_rows=n, seed=k), label=label)
         truth.obs_names = [f"file {k} cell {i}" for i in range(n)]
         truths.append(h5ad_writer.write(tmp_path / f"{k}.h5ad", truth))
     try:
@@ -189,8 +191,8 @@ def test_links_out_of_the_file(tmp_path):
 
 def test_usage_errors(store, tmp_path):
     path, _ = store("coded")
-    for args in (["mount", "--no-such-option", path, tmp_path / "m"], ["mount", "--batch-size", "0", path, tmp_path / "m"], ["nonsense"]):
-        assert shufflefs(*args).returncode == 2, args
+    for args in (["mount", "--no-such-option"], ["mount", "--batch-size", "0"], ["nonsense"]):
+        assert shufflefs(*args, path, tmp_path / "m").returncode == 2, args
     missing = shufflefs("mount", tmp_path / "missing.h5ad", tmp_path / "m")
     assert missing.returncode == 1 and "missing.h5ad" in one_line_error(missing.stderr)
     forgotten = shufflefs("mount", path)

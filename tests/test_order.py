@@ -68,7 +68,8 @@ def test_recomputed_order(source, options):
             got = Pass(mnt / f"epoch-{epoch:05d}")
             assert [row for batch in batches for row in batch] == got.rows.tolist(), f"epoch {epoch}"
             assert len(batches) == len(got.batch_names)
-            shares = {f"rank-{r}-of-3": dict(rank=(r, 3)) for r in range(3)} | {"host-1-of-2/rank-0-of-2": dict(host=(1, 2), rank=(0, 2))}
+            shares = {f"rank-{r}-of-3": dict(rank=(r, 3)) for r in range(3)}
+            shares["host-1-of-2/rank-0-of-2"] = dict(host=(1, 2), rank=(0, 2))
             for name, who in shares.items():
                 numbers = order_recompute.share([len(b) for b in batches], m, f, "drop", **who)
                 want = [row for k in numbers for row in batches[k]]

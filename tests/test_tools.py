@@ -22,7 +22,7 @@ import gen_stores
 import h5ad_writer
 from batches import Batch, Pass, load_dataset
 from compare import check_batch, check_pass
-from mounting import Mount, is_mounted, python_client, run, shufflefs, wait_until
+from mounting import COMMAND_TIMEOUT_S, Mount, is_mounted, python_client, run, shufflefs, wait_until
 from truth import Csr, Truth
 
 pytestmark = pytest.mark.usefixtures("fuse")
@@ -154,8 +154,20 @@ at = range(0, size, step) if sys.argv[2] == "up" else reversed(range(0, size, st
 parts = {o: os.pread(fd, step, o) for o in at}
 print(hashlib.sha256(b"".join(parts[o] for o in sorted(parts))).hexdigest())
 """
-    running = [subprocess.Popen([sys.executable, "-c", code, path, way], stdout=subprocess.PIPE, text=True) for way in ("up", "down")]
-    assert {p.communicate(timeout=60)[0].strip() for p in running} == {sha(path)}
+    outputs = in_parallel(code, [[path, "up"], [path, "down"]])
+    assert {out.strip() for out in outputs} == {sha(path)}
+
+
+def in_parallel(code: str, arguments: list[list]) -> list[str]:
+    """Runs the Python code once per list of arguments, all at the same time; what each process printed."""
+    running = [subprocess.Popen([sys.executable, "-c", code, *map(str, args)], stdout=subprocess.PIPE, text=True) for args in arguments]
+    try:
+        outputs = [p.communicate(timeout=COMMAND_TIMEOUT_S)[0] for p in running]
+    finally:
+        for p in running:
+            p.kill()
+    assert all(p.returncode == 0 for p in running)
+    return outputs
 
 
 # --------------------------------------------------------------------------------------------------- many readers at once
@@ -225,9 +237,7 @@ def test_o1_eight_ranks_at_once(wide_source):
     with Mount(path, options=["--batch-size", str(m), "--fetch-factor", "16", "--memory", "12MiB"]) as mnt:
         epoch = Pass(mnt / "epoch-00003")
         folders = [epoch.folder / f"rank-{r}-of-8" for r in range(8)]
-        running = [subprocess.Popen([sys.executable, "-c", _RANK, f], stdout=subprocess.PIPE, text=True) for f in folders]
-        ranks = [json.loads(p.communicate(timeout=120)[0]) for p in running]
-        assert all(p.returncode == 0 for p in running)
+        ranks = [json.loads(out) for out in in_parallel(_RANK, [[f] for f in folders])]
         assert [len(batches) for batches in ranks] == [len(epoch.batch_names) // 8] * 8
         for r, batches in enumerate(ranks):
             want = [epoch.rows[i * m : (i + 1) * m].tolist() for i in range(r, len(epoch.batch_names) // 8 * 8, 8)]
@@ -252,8 +262,7 @@ class Batches(Dataset):
     def __getitem__(self, i):
         t = load_file(f"{self.folder}/{self.names[i]}")
         x = torch.sparse_csr_tensor(t["X.indptr"], t["X.indices"], t["X.data"], size=tuple(t["X.shape"].tolist()))
-        ones = torch.ones(x.shape[1], 1)
-        return t["row"], (x @ ones).ravel().double() if x._nnz() else torch.zeros(x.shape[0]).double(), t["obs.cell_type.codes"]
+        return t["row"], (x @ torch.ones(x.shape[1], 1)).ravel().double(), t["obs.cell_type.codes"]
 
 if __name__ == "__main__":
     folder, workers, shuffle = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "shuffle"
@@ -282,7 +291,8 @@ def test_bytes_never_change(source):
     """Threads, memory, order of reading and a new mount change no byte; the epochs differ from each other."""
     path, _ = source
     want: dict[str, dict] = {}
-    for more in ([], ["--threads", "1"], ["--threads", "2"], ["--threads", "8"], ["--memory", "16MiB"], ["--memory", "64MiB", "--threads", "3"]):
+    variations = ("", "--threads 1", "--threads 2", "--threads 8", "--memory 16MiB", "--memory 64MiB --threads 3")
+    for more in map(str.split, variations):
         with Mount(path, options=[*SMALL, *more]) as mnt:
             got = {e: Pass(mnt / e).digests() for e in ("epoch-00000", "epoch-00001", "inorder")}
         want = want or got
