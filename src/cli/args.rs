@@ -292,8 +292,8 @@ impl DatasetArgs {
 
 /// Words of fstab that say what is so anyway, or belong to mount(8).
 const FSTAB_IGNORED: [&str; 14] = [
-    "defaults", "ro", "noatime", "nosuid", "nodev", "noexec", "auto", "noauto", "user", "nouser", "_netdev", "nofail", "async",
-    "dev",
+    "defaults", "ro", "noatime", "nosuid", "nodev", "noexec", "auto", "noauto", "user", "nouser", "_netdev", "nofail",
+    "async", "dev",
 ];
 
 /// Replaces every `-o a,b=c` by `--a --b=c`, so that fstab and the command line have the same options.
@@ -306,7 +306,9 @@ pub fn expand_fstab(args: impl Iterator<Item = std::ffi::OsString>) -> Result<Ve
     while let Some(arg) = args.next() {
         let words = match arg.to_str() {
             Some("-o") => args.next().and_then(|w| w.into_string().ok()).ok_or("-o: expected k=v,...")?,
-            Some(text) if text.starts_with("-o") && !text.starts_with("--") => text[2..].trim_start_matches('=').to_owned(),
+            Some(text) if text.starts_with("-o") && !text.starts_with("--") => {
+                text[2..].trim_start_matches('=').to_owned()
+            }
             Some("--") => {
                 out.push(arg);
                 out.extend(args);
@@ -346,7 +348,15 @@ mod tests {
 
     #[test]
     fn fstab_options_become_options() {
-        let words = ["shufflefs", "mount", "-o", "ro,allow_other,batch_size=512,x-systemd.automount", "a", "-onoatime,seed=3", "b"];
+        let words = [
+            "shufflefs",
+            "mount",
+            "-o",
+            "ro,allow_other,batch_size=512,x-systemd.automount",
+            "a",
+            "-onoatime,seed=3",
+            "b",
+        ];
         let out = expand(&words).unwrap();
         assert_eq!(out, ["shufflefs", "mount", "--allow-other", "--batch-size=512", "a", "--seed=3", "b"]);
         assert!(expand(&["-o", "rw"]).unwrap_err().contains("read-only"));

@@ -86,7 +86,10 @@ impl Dataset {
         let [source] = sources else {
             match sources.first() {
                 None => bail!("no SOURCE given"),
-                Some(_) => bail!("{}: a second source; several sources are not served yet, mount them one by one", sources[1].display()),
+                Some(_) => bail!(
+                    "{}: a second source; several sources are not served yet, mount them one by one",
+                    sources[1].display()
+                ),
             }
         };
         let opened = open_source(source, &options)?;
@@ -98,7 +101,9 @@ impl Dataset {
         let (order, max_window_rows) = make_order(&*store, &options)?;
         let last = order.n_rows() % u64::from(order.batch_size());
         if last == 1 && options.tail == crate::order::Tail::Keep {
-            warnings.push("the last batch of an epoch has one row, on which batch norm fails: --tail drop or pad".to_owned());
+            warnings.push(
+                "the last batch of an epoch has one row, on which batch norm fails: --tail drop or pad".to_owned(),
+            );
         }
         let schema = Arc::new(store.schema().clone());
         let names = batch_genes(&schema, genes.as_ref(), &missing_genes, &options)?;
@@ -185,7 +190,10 @@ fn check_int32(store: &dyn Store, order: &Order) -> anyhow::Result<()> {
         if let crate::store::ElementKind::Sparse { .. } = element.kind {
             let (m, longest) = (u64::from(order.batch_size()), u64::from(store.max_row_len(e)));
             if m.saturating_mul(longest) > u64::from(u32::MAX >> 1) {
-                bail!("{}: a batch of {m} rows of up to {longest} values exceeds int32 row pointers; use a smaller --batch-size", element.name);
+                bail!(
+                    "{}: a batch of {m} rows of up to {longest} values exceeds int32 row pointers; use a smaller --batch-size",
+                    element.name
+                );
             }
         }
     }
@@ -193,7 +201,11 @@ fn check_int32(store: &dyn Store, order: &Order) -> anyhow::Result<()> {
 }
 
 /// The choice of genes, and the genes of the file that the dataset lacks.
-fn choose_genes(schema: &Schema, mask: Option<Vec<bool>>, options: &Options) -> anyhow::Result<(Option<Genes>, Vec<String>)> {
+fn choose_genes(
+    schema: &Schema,
+    mask: Option<Vec<bool>>,
+    options: &Options,
+) -> anyhow::Result<(Option<Genes>, Vec<String>)> {
     let n = crate::num::to_usize(schema.n_vars);
     if let Some(mask) = mask {
         let column = options.selection.genes_column.clone().unwrap_or_default();
@@ -212,7 +224,9 @@ fn choose_genes(schema: &Schema, mask: Option<Vec<bool>>, options: &Options) -> 
     let (mut chosen, mut missing) = (Vec::with_capacity(wanted.len()), Vec::new());
     for name in &wanted {
         match by_name.get(name.as_str()) {
-            Some((_, true)) => bail!("--genes {}: the dataset has several genes called {name}; make the names unique", file.display()),
+            Some((_, true)) => {
+                bail!("--genes {}: the dataset has several genes called {name}; make the names unique", file.display())
+            }
             Some(&(i, false)) => chosen.push(Some(i)),
             None => {
                 missing.push(name.clone());
@@ -231,7 +245,10 @@ fn choose_genes(schema: &Schema, mask: Option<Vec<bool>>, options: &Options) -> 
         );
     }
     if missing.len() == wanted.len() {
-        bail!("--genes {}: none of its genes is in the dataset; are they names of another kind (symbols, ids)?", file.display());
+        bail!(
+            "--genes {}: none of its genes is in the dataset; are they names of another kind (symbols, ids)?",
+            file.display()
+        );
     }
     Ok((Genes::new(n, &chosen), missing))
 }
@@ -251,7 +268,12 @@ fn read_gene_list(file: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 /// Names of the genes of a batch.
-fn batch_genes(schema: &Schema, genes: Option<&Genes>, missing: &[String], options: &Options) -> anyhow::Result<Strings> {
+fn batch_genes(
+    schema: &Schema,
+    genes: Option<&Genes>,
+    missing: &[String],
+    options: &Options,
+) -> anyhow::Result<Strings> {
     let Some(genes) = genes else { return Ok(schema.var_names.clone()) };
     if let (Some(file), false) = (&options.genes_file, missing.is_empty()) {
         return Ok(read_gene_list(file)?.into_iter().collect());
@@ -278,8 +300,10 @@ impl Resources {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let wanted_threads = options.threads.unwrap_or(cpus);
         let scratch_of = |threads: usize| scratch_bytes(store, threads, options.io_depth);
-        let windows = (u64::from(order.fetch_factor()) * DEFAULT_WINDOWS).min(2 * order.n_batches(crate::order::Pass::InOrder) + 8);
-        let useful = largest + mean.saturating_mul(windows).saturating_mul(9) / 8 + scratch_of(wanted_threads) + store_bytes;
+        let windows = (u64::from(order.fetch_factor()) * DEFAULT_WINDOWS)
+            .min(2 * order.n_batches(crate::order::Pass::InOrder) + 8);
+        let useful =
+            largest + mean.saturating_mul(windows).saturating_mul(9) / 8 + scratch_of(wanted_threads) + store_bytes;
         let memory_bytes = options
             .memory_bytes
             .unwrap_or_else(|| memory::available_bytes().map_or(useful, |available| useful.min(available / 4)));
@@ -300,7 +324,15 @@ impl Resources {
             );
         }
         let (largest_batch_bytes, mean_batch_bytes) = (largest, mean);
-        Ok(Self { memory_bytes, image_bytes, store_bytes, scratch_bytes, largest_batch_bytes, mean_batch_bytes, threads })
+        Ok(Self {
+            memory_bytes,
+            image_bytes,
+            store_bytes,
+            scratch_bytes,
+            largest_batch_bytes,
+            mean_batch_bytes,
+            threads,
+        })
     }
 }
 

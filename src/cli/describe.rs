@@ -85,7 +85,9 @@ fn element_json(d: &Dataset, i: usize, e: &Element) -> Value {
 
 fn column_json(column: &Column) -> Value {
     let mut value = match &column.data {
-        ColumnData::Numeric { dtype, .. } => json!({"kind": if *dtype == crate::dtype::DType::Bool { "bool" } else { "numeric" }, "dtype": dtype.numpy_name()}),
+        ColumnData::Numeric { dtype, .. } => {
+            json!({"kind": if *dtype == crate::dtype::DType::Bool { "bool" } else { "numeric" }, "dtype": dtype.numpy_name()})
+        }
         ColumnData::Strings(s) => json!({"kind": "string", "width": text_width(s.max_len())}),
         ColumnData::Categorical { codes, categories, ordered } => {
             let mut counts = vec![0_u64; categories.len()];
@@ -224,7 +226,10 @@ pub fn warnings(d: &Dataset, plan: &Plan) -> Vec<String> {
         ));
     }
     if !d.missing_genes.is_empty() {
-        warnings.push(format!("{} genes of the list are not in the dataset and are zero", count(d.missing_genes.len() as u64)));
+        warnings.push(format!(
+            "{} genes of the list are not in the dataset and are zero",
+            count(d.missing_genes.len() as u64)
+        ));
     }
     warnings
 }
@@ -246,7 +251,10 @@ pub fn summary(d: &Dataset, plan: &Plan) -> String {
         stats.mean_rows,
         stats.blocks_per_window
     ));
-    let amplification = plan.window_cost.amplification().map_or("nothing is compressed".to_owned(), |a| format!("decoded/needed {a:.2}"));
+    let amplification = plan
+        .window_cost
+        .amplification()
+        .map_or("nothing is compressed".to_owned(), |a| format!("decoded/needed {a:.2}"));
     lines.push(format!("reads        {} per window, {amplification}", bytes(plan.window_cost.bytes_read)));
     let r = &d.resources;
     lines.push(format!(

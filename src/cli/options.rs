@@ -188,7 +188,9 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in [("2G", 2 << 30), ("512MiB", 512 << 20), ("1.5GB", 1_500_000_000), ("4096", 4096), ("7k", 7168)] {
+        for (text, bytes) in
+            [("2G", 2 << 30), ("512MiB", 512 << 20), ("1.5GB", 1_500_000_000), ("4096", 4096), ("7k", 7168)]
+        {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         for text in ["", "G", "2X", "-1", "0", "2GiBs", "1e30", "."] {
@@ -209,7 +211,8 @@ mod tests {
 
     #[test]
     fn genes_are_a_file_or_a_column() {
-        let options = |genes: &str| Options::new(&DatasetArgs { genes: Some(genes.into()), ..DatasetArgs::default() }).unwrap();
+        let options =
+            |genes: &str| Options::new(&DatasetArgs { genes: Some(genes.into()), ..DatasetArgs::default() }).unwrap();
         assert_eq!(options("var:hv").selection.genes_column.as_deref(), Some("hv"));
         assert_eq!(options("a.txt").genes_file, Some(PathBuf::from("a.txt")));
     }

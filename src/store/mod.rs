@@ -191,9 +191,9 @@ pub trait Store: Send + Sync {
     /// others the whole chunk or a prefix that is likely enough (`whole` asks for all of it).
     fn extent(&self, part: PartId, chunk: u32, need: Range<u32>, whole: bool) -> Extent;
 
-    /// True if chunks of `part` are stored without filters: the bytes of [`Store::extent`] then are the elements `need`
-    /// themselves, and [`Store::decode`] is only for chunks that are [`Extent::Resident`].
-    fn is_plain(&self, part: PartId) -> bool;
+    /// True if `chunk` is stored without filters: the bytes of [`Store::extent`] then are the elements `need` themselves, and
+    /// [`Store::decode`] is only for chunks that are [`Extent::Resident`].
+    fn is_plain(&self, part: PartId, chunk: u32) -> bool;
 
     /// Decoded size of any chunk of `part`, in bytes.
     fn chunk_bytes(&self, part: PartId) -> usize;
@@ -203,6 +203,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`ReadError::Short`] if a prefix was not enough: read the whole chunk; other variants if the chunk is damaged.
+    #[allow(clippy::too_many_arguments)] // what is decoded, from where, into what: none can be left out
     fn decode(
         &self,
         part: PartId,

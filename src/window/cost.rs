@@ -32,22 +32,20 @@ impl ReadCost {
 
     fn add_part(&mut self, store: &dyn Store, part: usize, rows: &[u64]) {
         let item = store.schema().parts[part].stored.dtype.size_bytes() as u64;
-        let mut needs: HashMap<u32, std::ops::Range<u32>> = HashMap::new();
-        let mut wanted = 0;
+        // Per chunk: the range of elements that any row needs, and how many are needed in all.
+        let mut needs: HashMap<u32, (std::ops::Range<u32>, u64)> = HashMap::new();
         for &row in rows {
             store.pieces(part, row, &mut |piece| {
-                wanted += u64::from(piece.len) * item;
-                let need = needs.entry(piece.chunk).or_insert(u32::MAX..0);
+                let (need, n) = needs.entry(piece.chunk).or_insert((u32::MAX..0, 0));
                 *need = need.start.min(piece.from)..need.end.max(piece.from + piece.len);
+                *n += u64::from(piece.len);
             });
         }
-        self.bytes_wanted += wanted;
         self.chunks += needs.len() as u64;
-        let plain = store.is_plain(part);
-        if !plain {
-            self.bytes_needed += wanted;
-        }
-        for (chunk, need) in needs {
+        for (chunk, (need, n)) in needs {
+            let plain = store.is_plain(part, chunk);
+            self.bytes_wanted += n * item;
+            self.bytes_needed += if plain { 0 } else { n * item };
             let end = u64::from(need.end) * item;
             if let Extent::File { len, is_prefix, .. } = store.extent(part, chunk, need, false) {
                 self.bytes_read += u64::from(len);

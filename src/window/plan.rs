@@ -127,7 +127,6 @@ impl WindowPlan {
             found.sort_by_key(|&(chunk, _)| chunk);
         }
         let stored_item = store.schema().parts[part].stored.dtype.size_bytes() as u64;
-        let plain = store.is_plain(part);
         for run in found.chunk_by(|a, b| a.0 == b.0) {
             let first = index(self.pieces.len());
             self.pieces.extend(run.iter().map(|&(_, piece)| piece));
@@ -135,8 +134,8 @@ impl WindowPlan {
                 run.iter().fold(u32::MAX..0, |need, (_, p)| need.start.min(p.from)..need.end.max(p.from + p.len));
             let wanted = stored_item * run.iter().map(|(_, p)| u64::from(p.len)).sum::<u64>();
             self.wanted_bytes += wanted;
-            self.needed_filtered_bytes += if plain { 0 } else { wanted };
             let chunk = run[0].0;
+            self.needed_filtered_bytes += if store.is_plain(part, chunk) { 0 } else { wanted };
             let extent = store.extent(part, chunk, need.clone(), false);
             self.tasks.push(ChunkTask {
                 part: index(part),

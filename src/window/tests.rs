@@ -128,7 +128,7 @@ impl Store for FakeStore {
         let len = if whole { full } else { (u64::from(need.end) * 4 - u64::from(chunk % 3 == 0) * 2).max(1) };
         Extent::File { file: part as u32, address: start, len: len as u32, is_prefix: len < full }
     }
-    fn is_plain(&self, _: PartId) -> bool {
+    fn is_plain(&self, _: PartId, _: u32) -> bool {
         !self.filtered
     }
     fn chunk_bytes(&self, _: PartId) -> usize {

@@ -134,7 +134,7 @@ impl Decoder<'_> {
         Counters::add(&self.counters.chunks, 1);
         let is_file = matches!(task.extent, Extent::File { .. });
         let start = Instant::now();
-        if is_file && self.store.is_plain(part) {
+        if is_file && self.store.is_plain(part, task.chunk) {
             self.scatter(plan, task, stored, task.need.start);
             Counters::lap(&self.counters.scatter_ns, start);
             return Ok(());
@@ -200,7 +200,7 @@ impl Decoder<'_> {
                     let len = piece.len as usize * 4;
                     let out = batch.piece_bytes(piece.dest, len);
                     if let Err(bad) = convert::indices_to_i32(source, part.stored, element.n_cols, out) {
-                        let reason = format!("column index {} but there are {} columns", bad.value, element.n_cols);
+                        let reason = bad.to_string();
                         let row = batch.rows[piece.slot as usize];
                         batch.fail(self.store.bad_row(task.part as usize, row, reason).into());
                     }

@@ -50,7 +50,10 @@ impl Export<'_> {
         if let Ok(found) = fs::read(&path)
             && found != self.read_whole(ino)?
         {
-            bail!("{}: the folder holds an export of another dataset or of other options; choose another --out", out.display());
+            bail!(
+                "{}: the folder holds an export of another dataset or of other options; choose another --out",
+                out.display()
+            );
         }
         self.file(ino, &path)
     }

@@ -29,7 +29,8 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
 }
 
 fn describe(catalog: &Catalog) -> String {
-    let mut text = format!("  {}: {} cells x {} genes\n", catalog.container, count(catalog.n_obs), count(catalog.n_vars));
+    let mut text =
+        format!("  {}: {} cells x {} genes\n", catalog.container, count(catalog.n_obs), count(catalog.n_vars));
     for matrix in &catalog.matrices {
         let _ = writeln!(text, "  {}", matrix_line(matrix));
     }
@@ -52,7 +53,8 @@ fn describe(catalog: &Catalog) -> String {
 }
 
 fn matrix_line(m: &CatalogMatrix) -> String {
-    let mut line = format!("{}: {} {} {} x {}, {} values", m.path, m.encoding, m.dtype, m.shape[0], m.shape[1], count(m.n_values));
+    let mut line =
+        format!("{}: {} {} {} x {}, {} values", m.path, m.encoding, m.dtype, m.shape[0], m.shape[1], count(m.n_values));
     if m.chunk.is_empty() {
         line.push_str(", not chunked");
     } else {

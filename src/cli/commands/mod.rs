@@ -123,7 +123,10 @@ fn tree_path(path: &str) -> &str {
 /// Says what is wrong with a path that does not exist in the tree.
 fn no_such_path(path: &str, dataset: &Dataset) -> anyhow::Error {
     let n = dataset.order.n_batches(crate::order::Pass::Epoch(0));
-    anyhow::anyhow!("--path {path}: no such file in the tree; an epoch has {n} batches, such as epoch-00000/batch-0000000.{}", dataset.encoder.extension())
+    anyhow::anyhow!(
+        "--path {path}: no such file in the tree; an epoch has {n} batches, such as epoch-00000/batch-0000000.{}",
+        dataset.encoder.extension()
+    )
 }
 
 /// True if both name the same place.

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use crate::cli::args::StatusArgs;
@@ -88,7 +88,10 @@ fn one(status: &Value) -> String {
     ];
     let jumping = status.pointer("/read_out_of_order").and_then(Value::as_array).map_or(0, Vec::len);
     if jumping > 0 {
-        lines.push("warning   names are opened out of order, which is slow: read them as in batches.txt, shuffle=False".to_owned());
+        lines.push(
+            "warning   names are opened out of order, which is slow: read them as in batches.txt, shuffle=False"
+                .to_owned(),
+        );
     }
     lines.join("\n") + "\n"
 }

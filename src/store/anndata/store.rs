@@ -82,11 +82,7 @@ impl AnnDataStore {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let first_row = self.schema.n_rows;
         self.schema.n_rows += source.n_obs;
-        self.schema.sources.push(SourceInfo {
-            path: absolute,
-            kind: source.kind,
-            rows: first_row..self.schema.n_rows,
-        });
+        self.schema.sources.push(SourceInfo { path: absolute, kind: source.kind, rows: first_row..self.schema.n_rows });
         self.schema.n_vars = source.n_vars;
         self.schema.var_names = source.var_names;
         self.schema.obs_names = source.obs_names;
@@ -178,6 +174,14 @@ impl Store for AnnDataStore {
         self.lengths[element][source].len(row)
     }
 
+    fn max_row_len(&self, element: ElementId) -> u32 {
+        self.lengths[element].iter().map(|lengths| lengths.max()).max().unwrap_or(0)
+    }
+
+    fn n_values(&self, element: ElementId) -> u64 {
+        self.lengths[element].iter().map(|lengths| lengths.total()).sum()
+    }
+
     fn pieces(&self, part: PartId, row: u64, emit: &mut dyn FnMut(Piece)) {
         let (source, row) = self.locate(row);
         let part = &self.parts[part];
@@ -192,6 +196,10 @@ impl Store for AnnDataStore {
     fn extent(&self, part: PartId, chunk: u32, need: Range<u32>, whole: bool) -> Extent {
         let (source, chunk) = self.parts[part].locate(chunk);
         source.map.extent(chunk, need, whole)
+    }
+
+    fn is_plain(&self, part: PartId, chunk: u32) -> bool {
+        !self.parts[part].locate(chunk).0.map.is_filtered()
     }
 
     fn chunk_bytes(&self, part: PartId) -> usize {
@@ -249,6 +257,12 @@ impl Store for AnnDataStore {
 
     fn check_unchanged(&self, file: u32) -> Result<(), ReadError> {
         self.files[to_usize(u64::from(file))].check_unchanged()
+    }
+
+    fn bad_row(&self, part: PartId, row: u64, reason: String) -> ReadError {
+        let (source, _) = self.locate(row);
+        let file = self.files.get(source).map_or_else(Default::default, |f| f.path().to_owned());
+        ReadError::BadRow { file, element: self.schema.parts[part].path.clone(), row, reason }
     }
 
     fn max_stored_bytes(&self) -> usize {

@@ -18,7 +18,9 @@ use std::sync::Once;
 
 use hdf5_sys::h5::{H5_index_t, H5_iter_order_t, H5dont_atexit, H5free_memory, H5open, hsize_t};
 use hdf5_sys::h5a::{H5Aexists, H5Aget_space, H5Aget_type, H5Aopen, H5Aread};
-use hdf5_sys::h5d::{H5Dchunk_iter, H5Dget_create_plist, H5Dget_offset, H5Dget_space, H5Dget_storage_size, H5Dget_type, H5Dread};
+use hdf5_sys::h5d::{
+    H5Dchunk_iter, H5Dget_create_plist, H5Dget_offset, H5Dget_space, H5Dget_storage_size, H5Dget_type, H5Dread,
+};
 use hdf5_sys::h5e::{H5E_DEFAULT, H5E_direction_t, H5E_error2_t, H5Eset_auto2, H5Ewalk2};
 use hdf5_sys::h5f::{H5F_ACC_RDONLY, H5F_close_degree_t, H5Fopen};
 use hdf5_sys::h5i::{H5Idec_ref, hid_t};
@@ -31,9 +33,9 @@ use hdf5_sys::h5p::{
 use hdf5_sys::h5r::{H5R_type_t, H5Rdereference2};
 use hdf5_sys::h5s::{H5S_ALL, H5Sget_simple_extent_dims, H5Sget_simple_extent_ndims};
 use hdf5_sys::h5t::{
-    H5T_STD_REF_OBJ, H5Tequal, H5Tget_array_dims2, H5Tget_array_ndims, H5Tget_ebias, H5Tget_fields,
-    H5Tget_member_name, H5Tget_member_offset, H5Tget_member_type, H5Tget_member_value, H5Tget_nmembers, H5Tget_offset,
-    H5Tget_precision, H5Tget_size, H5Tget_super, H5Tis_variable_str, H5Treclaim,
+    H5T_STD_REF_OBJ, H5Tequal, H5Tget_array_dims2, H5Tget_array_ndims, H5Tget_ebias, H5Tget_fields, H5Tget_member_name,
+    H5Tget_member_offset, H5Tget_member_type, H5Tget_member_value, H5Tget_nmembers, H5Tget_offset, H5Tget_precision,
+    H5Tget_size, H5Tget_super, H5Tis_variable_str, H5Treclaim,
 };
 
 mod ffi {
@@ -371,15 +373,18 @@ pub fn read_attribute_strings(attribute: &Id, datatype: &Id, n: usize) -> Result
     checked(|| unsafe { H5Aread(attribute.0, datatype.0, pointers.as_mut_ptr().cast()) })?;
     let texts = pointers
         .iter()
-        .map(|&p| if p.is_null() { Vec::new() } else {
-            // SAFETY: the library filled the pointer with a null-terminated string, freed only below.
-            unsafe { CStr::from_ptr(p) }.to_bytes().to_vec()
+        .map(|&p| {
+            if p.is_null() {
+                Vec::new()
+            } else {
+                // SAFETY: the library filled the pointer with a null-terminated string, freed only below.
+                unsafe { CStr::from_ptr(p) }.to_bytes().to_vec()
+            }
         })
         .collect();
     // SAFETY: gives back the strings just read, with the same type and extent.
-    let _ = new_id(|| unsafe { H5Aget_space(attribute.0) }).map(|space| {
-        locked(|| unsafe { H5Treclaim(datatype.0, space.0, H5P_DEFAULT, pointers.as_mut_ptr().cast()) })
-    });
+    let _ = new_id(|| unsafe { H5Aget_space(attribute.0) })
+        .map(|space| locked(|| unsafe { H5Treclaim(datatype.0, space.0, H5P_DEFAULT, pointers.as_mut_ptr().cast()) }));
     Ok(texts)
 }
 
@@ -533,9 +538,7 @@ unsafe extern "C" fn visit_chunk(
 pub fn visit_chunks(dataset: &Id, rank: usize, each: &mut dyn FnMut(ListedChunk<'_>) -> bool) -> Result<()> {
     let mut visit = Visit { rank, each };
     // SAFETY: the callback gets the address of `visit`, which outlives the call.
-    checked(|| unsafe {
-        H5Dchunk_iter(dataset.0, H5P_DEFAULT, Some(visit_chunk), ptr::from_mut(&mut visit).cast())
-    })?;
+    checked(|| unsafe { H5Dchunk_iter(dataset.0, H5P_DEFAULT, Some(visit_chunk), ptr::from_mut(&mut visit).cast()) })?;
     Ok(())
 }
 

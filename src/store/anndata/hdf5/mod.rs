@@ -59,10 +59,7 @@ pub fn open(path: &Path, selection: &Selection) -> Result<Opened, OpenError> {
 
 /// Opens the file, lets `read` look at its root group, and closes everything of the library again. The file is returned
 /// with the stamp it had before anything was read; if it changed since, what was read is not to be trusted.
-fn with_root<T>(
-    path: &Path,
-    read: impl FnOnce(NodeRef) -> Result<T, OpenError>,
-) -> Result<(SourceFile, T), OpenError> {
+fn with_root<T>(path: &Path, read: impl FnOnce(NodeRef) -> Result<T, OpenError>) -> Result<(SourceFile, T), OpenError> {
     // A named pipe would block the open.
     let metadata = std::fs::metadata(path).map_err(|source| OpenError::Io { file: path.to_owned(), source })?;
     if !metadata.is_file() {
@@ -74,7 +71,8 @@ fn with_root<T>(
     let result = read(Rc::new(h5.root()?));
     drop(h5);
     let result = result?;
-    let changed = || OpenError::refused(path, "file", "changed while it was opened", "try again when its writer is done");
+    let changed =
+        || OpenError::refused(path, "file", "changed while it was opened", "try again when its writer is done");
     // The library opened the path a second time: it must have met the same file.
     let by_path = SourceFile::open(path)?;
     if file.check_unchanged().is_err() || by_path.stamp() != file.stamp() {

@@ -16,8 +16,8 @@ use super::{layout, types};
 use crate::dtype::{DType, Stored};
 use crate::num::{to_u64, to_usize};
 use crate::store::anndata::node::{
-    ArrayInfo, Attr, ElemType, MAX_ATTR_BYTES, MAX_DIM, MAX_RANK, MAX_TEXT_BYTES, MAX_VALUES, Node, NodeRef,
-    Source, StorageInfo, TextType,
+    ArrayInfo, Attr, ElemType, MAX_ATTR_BYTES, MAX_DIM, MAX_RANK, MAX_TEXT_BYTES, MAX_VALUES, Node, NodeRef, Source,
+    StorageInfo, TextType,
 };
 use crate::store::anndata::raw_array::RawArray;
 use crate::store::anndata::values;
