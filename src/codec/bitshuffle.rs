@@ -176,11 +176,12 @@ fn transpose_rows(rows: [&[u8]; GROUP]) -> [[u8; TILE_COLUMNS]; GROUP] {
     };
     let mut x: [[u64; WORDS]; GROUP] = rows.map(words);
     for (distance, mask) in [(4, 0x0f0f_0f0f_0f0f_0f0f), (2, 0x3333_3333_3333_3333), (1, 0x5555_5555_5555_5555)] {
-        for upper in (0..GROUP).filter(|row| row & distance == 0) {
-            for word in 0..WORDS {
-                let swap: u64 = ((x[upper][word] >> distance) ^ x[upper + distance][word]) & mask;
-                x[upper + distance][word] ^= swap;
-                x[upper][word] ^= swap << distance;
+        for pair in x.chunks_exact_mut(2 * distance) {
+            let (upper, lower) = pair.split_at_mut(distance);
+            for (upper, lower) in upper.iter_mut().flatten().zip(lower.iter_mut().flatten()) {
+                let swap: u64 = ((*upper >> distance) ^ *lower) & mask;
+                *lower ^= swap;
+                *upper ^= swap << distance;
             }
         }
     }
