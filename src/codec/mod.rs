@@ -28,6 +28,7 @@ mod fletcher32;
 #[cfg(test)]
 mod fuzz_tests;
 mod lz4;
+mod lz_copy;
 mod lzf;
 mod pipeline;
 mod reader;

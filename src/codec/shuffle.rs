@@ -70,7 +70,8 @@ fn interleave_4(planes: &[&[u8]; 4], out: &mut [u8]) {
     interleave_rest(planes, n_tiles * TILE, out);
 }
 
-fn interleave_8(planes: &[&[u8]; 8], out: &mut [u8]) {
+/// Interleaves eight planes.
+pub(super) fn interleave_8(planes: &[&[u8]; 8], out: &mut [u8]) {
     let tiles = planes.map(|plane| plane.as_chunks::<TILE>().0);
     let (out_tiles, _) = out.as_chunks_mut::<{ 8 * TILE }>();
     let n_tiles = out_tiles.len();
