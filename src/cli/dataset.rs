@@ -75,6 +75,8 @@ pub struct Resources {
     pub mean_batch_bytes: u64,
     /// Threads that decode.
     pub threads: usize,
+    /// Reads under way at one time when storage is slow.
+    pub io_depth: usize,
 }
 
 impl Dataset {
@@ -145,7 +147,7 @@ impl Dataset {
         let config = EngineConfig {
             image_bytes: r.image_bytes,
             threads: r.threads,
-            io_depth: self.options.io_depth,
+            io_depth: r.io_depth,
             timeout,
             world_size: self.options.world_size,
             populate_bytes: window.saturating_mul(POPULATED_WINDOWS).min(r.image_bytes).min(epoch.saturating_mul(2)),
@@ -168,6 +170,9 @@ fn open_source(path: &Path, options: &Options) -> Result<crate::store::anndata::
 
 /// Blocks, window and order from the store and the options.
 fn make_order(store: &dyn Store, options: &Options) -> anyhow::Result<(Order, u64)> {
+    if let (0, Some(source)) = (store.schema().n_rows, store.schema().sources.first()) {
+        bail!("{}: obs: has no rows; there is nothing to serve", source.path.display());
+    }
     let sources: Vec<SourceRows> = store
         .chunk_borders()
         .into_iter()
@@ -299,17 +304,21 @@ impl Resources {
         let store_bytes = store.resident_bytes() + order.max_resident_bytes();
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let wanted_threads = options.threads.unwrap_or(cpus);
-        let scratch_of = |threads: usize| scratch_bytes(store, threads, options.io_depth);
+        let scratch_of = |threads: usize, io_depth: usize| scratch_bytes(store, threads, io_depth);
         let windows = (u64::from(order.fetch_factor()) * DEFAULT_WINDOWS)
             .min(2 * order.n_batches(crate::order::Pass::InOrder) + 8);
-        let useful =
-            largest + mean.saturating_mul(windows).saturating_mul(9) / 8 + scratch_of(wanted_threads) + store_bytes;
+        let useful = largest
+            + mean.saturating_mul(windows).saturating_mul(9) / 8
+            + scratch_of(wanted_threads, options.io_depth)
+            + store_bytes;
         let memory_bytes = options
             .memory_bytes
             .unwrap_or_else(|| memory::available_bytes().map_or(useful, |available| useful.min(available / 4)));
-        // Large chunks make large buffers; rather fewer threads than no room for images.
-        let threads = (1..=wanted_threads).rev().find(|&n| scratch_of(n) <= memory_bytes / 4).unwrap_or(1);
-        let scratch_bytes = scratch_of(threads);
+        // Large chunks make large buffers; rather fewer reads ahead and fewer threads than no room for images.
+        let fits = |threads: usize, io_depth: usize| scratch_of(threads, io_depth) <= memory_bytes / 4;
+        let io_depth = (1..=options.io_depth).rev().find(|&depth| fits(wanted_threads, depth)).unwrap_or(1);
+        let threads = (1..=wanted_threads).rev().find(|&n| fits(n, io_depth)).unwrap_or(1);
+        let scratch_bytes = scratch_of(threads, io_depth);
         let image_bytes = memory_bytes.saturating_sub(scratch_bytes + store_bytes);
         if image_bytes < largest {
             let needed = largest + scratch_bytes + store_bytes;
@@ -332,6 +341,7 @@ impl Resources {
             largest_batch_bytes,
             mean_batch_bytes,
             threads,
+            io_depth,
         })
     }
 }

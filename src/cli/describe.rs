@@ -29,10 +29,11 @@ pub fn dataset_json(d: &Dataset) -> Value {
         "obs_names": schema.obs_names.as_ref().map(|names| json!({"width": text_width(names.max_len())})),
         "missing_genes": d.missing_genes,
         "left_out": d.left_out.iter().map(|(name, why)| json!({"name": name, "reason": why})).collect::<Vec<_>>(),
-        "sources": schema.sources.iter().map(|s| json!({
+        "sources": schema.sources.iter().zip(d.order.blocks().sources()).map(|(s, (_, block_rows))| json!({
             "path": s.path.display().to_string(),
             "kind": s.kind,
             "rows": [s.rows.start, s.rows.end],
+            "block_rows": block_rows,
         })).collect::<Vec<_>>(),
         "order": {
             "version": order::VERSION,
@@ -52,16 +53,9 @@ pub fn dataset_json(d: &Dataset) -> Value {
     })
 }
 
-/// What `docs/ORDER.md` needs besides `blocks.npy`: rows of each source, and the size of fixed blocks.
 fn blocks_json(d: &Dataset) -> Value {
     let stats = d.order.block_stats();
-    let sources = d.order.blocks().sources();
-    json!({
-        "n": stats.n_blocks,
-        "mean_rows": stats.mean_rows,
-        "cv": stats.cv,
-        "sources": sources.map(|(rows, fixed)| json!({"rows": [rows.start, rows.end], "fixed": fixed})).collect::<Vec<_>>(),
-    })
+    json!({"n": stats.n_blocks, "mean_rows": stats.mean_rows, "cv": stats.cv})
 }
 
 fn element_json(d: &Dataset, i: usize, e: &Element) -> Value {
@@ -178,7 +172,7 @@ impl Plan {
                 "mean_batch_bytes": r.mean_batch_bytes,
             },
             "threads": r.threads,
-            "io_depth": d.options.io_depth,
+            "io_depth": r.io_depth,
             "warnings": warnings(d, self),
         })
     }

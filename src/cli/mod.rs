@@ -47,7 +47,7 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => fail(if error.downcast_ref::<UsageError>().is_some() { 2 } else { 1 }, &format!("{error:#}")),
+        Err(error) => fail(if error.downcast_ref::<UsageError>().is_some() { 2 } else { 1 }, &text::chain(&error)),
     }
 }
 

@@ -27,6 +27,21 @@ pub fn bytes(n: u64) -> String {
     if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
+/// An error with its causes in one line. A cause that an error names itself is not repeated.
+#[must_use]
+pub fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
 /// `s` unless there is one.
 #[must_use]
 pub fn plural(n: u64) -> &'static str {
@@ -36,6 +51,13 @@ pub fn plural(n: u64) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let cause = || std::io::Error::other("no such file");
+        assert_eq!(chain(&anyhow::Error::new(cause()).context("a.h5ad")), "a.h5ad: no such file");
+        assert_eq!(chain(&anyhow::Error::new(cause()).context("a.h5ad: no such file")), "a.h5ad: no such file");
+    }
 
     #[test]
     fn numbers() {

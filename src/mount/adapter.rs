@@ -125,14 +125,17 @@ impl Shared {
     }
 
     fn open_flags(&self, serving: Serving) -> FopenFlags {
-        match serving {
-            Serving::Volatile => FopenFlags::FOPEN_DIRECT_IO,
-            Serving::Batch { size_bytes } if self.mode.is_direct() && size_bytes >= MIN_DIRECT_BYTES => {
-                FopenFlags::FOPEN_DIRECT_IO
+        // Nothing is ever written, so a close has nothing to flush and does not have to ask; it then succeeds even if the
+        // daemon is gone.
+        FopenFlags::FOPEN_NOFLUSH
+            | match serving {
+                Serving::Volatile => FopenFlags::FOPEN_DIRECT_IO,
+                Serving::Batch { size_bytes } if self.mode.is_direct() && size_bytes >= MIN_DIRECT_BYTES => {
+                    FopenFlags::FOPEN_DIRECT_IO
+                }
+                // An inode never changes its content, so what was cached by an earlier open is right.
+                Serving::Batch { .. } | Serving::Constant => FopenFlags::FOPEN_KEEP_CACHE,
             }
-            // An inode never changes its content, so what was cached by an earlier open is right.
-            Serving::Batch { .. } | Serving::Constant => FopenFlags::FOPEN_KEEP_CACHE,
-        }
     }
 
     fn open(self: &Arc<Self>, ino: Ino, reply: ReplyOpen) {

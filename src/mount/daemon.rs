@@ -101,7 +101,8 @@ fn run_child(pipe: File, body: impl FnOnce(Ready<'static>) -> Result<(), MountEr
         Ok(Err(error)) => error.to_string(),
         Err(payload) => format!("internal error: {}", crate::view::errno::panic_text(&*payload)),
     };
-    tracing::error!("{message}");
+    // The parent prints it; this is for the log file.
+    tracing::info!("not mounted: {message}");
     if let Some(mut pipe) = pipe.lock().take() {
         // A parent that is gone needs no message.
         let _ = pipe.write_all(&[FAILED]).and_then(|()| pipe.write_all(message.as_bytes()));

@@ -285,12 +285,22 @@ impl Tree {
             Fixed::ConfigToml => Arc::clone(&self.statics.config_toml),
             Fixed::StatusJson => self.status_json().into(),
             Fixed::Log => (self.config.log)().into(),
-            Fixed::ErrorsTsv => self.config.batches.errors_tsv().into_bytes().into(),
+            Fixed::ErrorsTsv => self.errors_tsv().into_bytes().into(),
             Fixed::BlocksNpy => self.blocks_npy(),
         }
     }
 
     /// The engine's state, with what the tree knows of itself.
+    /// One line per failure that a reader saw, with the path of the batch.
+    fn errors_tsv(&self) -> String {
+        let mut text = String::from("unix_seconds\tpath\terror\n");
+        for failure in self.config.batches.failures() {
+            let path = self.batch_path(failure.id);
+            text.push_str(&format!("{}\t{path}\t{}\n", failure.unix_seconds, failure.reason));
+        }
+        text
+    }
+
     fn status_json(&self) -> Vec<u8> {
         let mut status = self.config.batches.status_json();
         if let Some(fields) = status.as_object_mut() {

@@ -58,8 +58,12 @@ impl Batches for Fake {
         serde_json::json!({ "windows": 3 })
     }
 
-    fn errors_tsv(&self) -> String {
-        "batch\terror\n".to_owned()
+    fn failures(&self) -> Vec<crate::window::Failure> {
+        vec![crate::window::Failure {
+            unix_seconds: 7,
+            id: BatchId { pass: Pass::InOrder, batch: 2 },
+            reason: "why".into(),
+        }]
     }
 }
 

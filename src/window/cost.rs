@@ -36,7 +36,7 @@ impl ReadCost {
         let mut needs: HashMap<u32, (std::ops::Range<u32>, u64)> = HashMap::new();
         for &row in rows {
             store.pieces(part, row, &mut |piece| {
-                let (need, n) = needs.entry(piece.chunk).or_insert((u32::MAX..0, 0));
+                let (need, n) = needs.entry(piece.chunk).or_insert((piece.from..piece.from, 0));
                 *need = need.start.min(piece.from)..need.end.max(piece.from + piece.len);
                 *n += u64::from(piece.len);
             });

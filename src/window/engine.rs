@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use super::arena::Arena;
 use super::assembly::Assembly;
 use super::counters::{CounterValues, Counters};
-use super::errors::ErrorLog;
+use super::errors::{ErrorLog, Failure};
 use super::sizes::Sizes;
 use super::state::{Slot, State, Urgency, Waiter};
 use super::stream::{Scope, Streams};
@@ -150,8 +150,8 @@ impl Batches for Engine {
         self.shared.status_json()
     }
 
-    fn errors_tsv(&self) -> String {
-        self.shared.errors.tsv()
+    fn failures(&self) -> Vec<Failure> {
+        self.shared.errors.failures()
     }
 }
 
@@ -252,10 +252,9 @@ impl Shared {
     pub(super) fn deliver(&self, batch: &Arc<Assembly>, files: &[u32]) {
         let start = Instant::now();
         let mut result = batch.finish(&*self.encoder);
-        // After the last read and before anybody sees the batch: so no mixture of old and new bytes is ever served.
-        if result.is_ok()
-            && let Some(stale) = files.iter().find_map(|&file| self.store.check_unchanged(file).err())
-        {
+        // After the last read and before anybody sees the batch: so no mixture of old and new bytes is ever served. What failed to
+        // decode because the source changed is told as that.
+        if let Some(stale) = files.iter().find_map(|&file| self.store.check_unchanged(file).err()) {
             result = Err(stale.into());
         }
         Counters::lap(&self.counters.finish_ns, start);
@@ -291,9 +290,7 @@ impl Shared {
         if let Err(error) = result
             && !waiters.is_empty()
         {
-            let (pass, batch) = (pass_name(id.pass), id.batch);
-            self.errors.push(&pass, batch, error);
-            tracing::warn!(pass, batch, "{error}");
+            self.errors.push(id, error);
         }
         for waiter in waiters {
             let waited = u64::try_from(waiter.since.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -1,37 +1,47 @@
-//! The list of batches that failed, as `.shufflefs/errors.tsv` shows it.
+//! The list of batches that failed, which the tree shows as `errors.tsv`.
 
 use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
-use super::BatchError;
+use super::{BatchError, BatchId};
 
 /// Failures that are kept.
 const KEPT: usize = 10_000;
 
+/// A batch that could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// When, in seconds since 1970.
+    pub unix_seconds: u64,
+    /// Which batch.
+    pub id: BatchId,
+    /// Why, in one line.
+    pub reason: String,
+}
+
 /// The last failures.
 #[derive(Default)]
 pub struct ErrorLog {
-    lines: Mutex<VecDeque<String>>,
+    failures: Mutex<VecDeque<Failure>>,
 }
 
 impl ErrorLog {
     /// Notes a failure that a reader saw.
-    pub fn push(&self, pass: &str, batch: u64, error: &BatchError) {
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let reason = error.to_string().replace(['\t', '\n'], " ");
-        let mut lines = self.lines.lock();
-        if lines.len() == KEPT {
-            lines.pop_front();
+    pub fn push(&self, id: BatchId, error: &BatchError) {
+        let unix_seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let reason = error.to_string().replace(['\t', '\n', '\r'], " ");
+        let mut failures = self.failures.lock();
+        if failures.len() == KEPT {
+            failures.pop_front();
         }
-        lines.push_back(format!("{seconds}\t{pass}\t{batch}\t{reason}\n"));
+        failures.push_back(Failure { unix_seconds, id, reason });
     }
 
-    /// All of them, oldest first, with a line of column names.
+    /// All of them, oldest first.
     #[must_use]
-    pub fn tsv(&self) -> String {
-        let lines = self.lines.lock();
-        std::iter::once("unix_seconds\tpass\tbatch\terror\n").chain(lines.iter().map(String::as_str)).collect()
+    pub fn failures(&self) -> Vec<Failure> {
+        self.failures.lock().iter().cloned().collect()
     }
 }

@@ -32,6 +32,7 @@ pub mod worker;
 
 pub use counters::CounterValues;
 pub use engine::{Engine, EngineConfig};
+pub use errors::Failure;
 pub use image::Image;
 
 use crate::order::Pass;
@@ -89,8 +90,8 @@ pub trait Batches: Send + Sync {
     /// The state of the engine as a JSON document, for `status.json`.
     fn status_json(&self) -> serde_json::Value;
 
-    /// One line per failed batch, for `errors.tsv`.
-    fn errors_tsv(&self) -> String;
+    /// The last failures that readers saw, oldest first, for `errors.tsv`.
+    fn failures(&self) -> Vec<Failure>;
 }
 
 #[cfg(test)]

@@ -130,8 +130,8 @@ impl WindowPlan {
         for run in found.chunk_by(|a, b| a.0 == b.0) {
             let first = index(self.pieces.len());
             self.pieces.extend(run.iter().map(|&(_, piece)| piece));
-            let need =
-                run.iter().fold(u32::MAX..0, |need, (_, p)| need.start.min(p.from)..need.end.max(p.from + p.len));
+            let start = run.iter().map(|(_, p)| p.from).min().unwrap_or(0);
+            let need = start..run.iter().map(|(_, p)| p.from + p.len).max().unwrap_or(0);
             let wanted = stored_item * run.iter().map(|(_, p)| u64::from(p.len)).sum::<u64>();
             self.wanted_bytes += wanted;
             let chunk = run[0].0;

@@ -79,8 +79,8 @@ impl Batches for Fake {
         serde_json::json!({ "fake": true })
     }
 
-    fn errors_tsv(&self) -> String {
-        "batch\terror\n".to_owned()
+    fn failures(&self) -> Vec<shufflefs::window::Failure> {
+        Vec::new()
     }
 }
 

@@ -1,5 +1,6 @@
 //! `shufflefs mount`.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::cli::args::MountArgs;
 use crate::cli::dataset::Dataset;
 use crate::cli::describe::{Plan, summary};
 use crate::cli::options::UsageError;
-use crate::cli::readme;
+use crate::cli::{readme, text};
 use crate::mount::{self, IoMode, Log, LogConfig, MountConfig, Summary};
 
 /// Mounts a dataset and returns when the mount answers, or, in the foreground, when it has ended.
@@ -34,19 +35,21 @@ pub fn run(args: MountArgs) -> anyhow::Result<()> {
     let gid = args.gid.unwrap_or_else(|| nix::unistd::getgid().as_raw());
     let timeout = Duration::from_secs(args.timeout.max(1));
     let build = move || {
-        let text = move || log.text();
-        let frame = Frame { mount_point: mount_point.display().to_string(), uid, gid, log: std::sync::Arc::new(text) };
+        let log_text = move || log.text();
+        let frame =
+            Frame { mount_point: mount_point.display().to_string(), uid, gid, log: std::sync::Arc::new(log_text) };
         let build = || -> anyhow::Result<_> {
             let dataset = Dataset::open(&sources, options)?;
             let tree = tree_of(&dataset, &dataset_args, frame, timeout)?;
             Ok((tree, Summary { text: mount_summary(&dataset, &mount_point) }))
         };
-        build().map_err(|error| format!("{error:#}"))
+        build().map_err(|error| text::chain(&error))
     };
     let quiet = args.quiet;
     mount::run(&config, build, |summary| {
         if !quiet {
-            println!("{summary}");
+            // Nobody has to read it.
+            let _ = writeln!(std::io::stdout(), "{summary}");
         }
     })?;
     Ok(())

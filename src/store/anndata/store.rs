@@ -228,18 +228,19 @@ impl Store for AnnDataStore {
             Storage::Chunked(entries) if map.is_filtered() => entries.get(to_usize(u64::from(local))),
             _ => None,
         };
-        let extent = map.extent(local, need, whole);
-        let Extent::File { len, is_prefix, .. } = extent else {
+        if map.extent(local, need, whole) == Extent::Resident {
             map.fill_resident(local, bytes, out);
             return Ok(0);
-        };
-        if to_u64(stored.len()) != u64::from(len) {
-            return Err(corrupt(format!("{} stored bytes instead of {len}", stored.len())));
         }
         let Some(entry) = entry else {
+            if stored.len() != bytes.len() {
+                return Err(corrupt(format!("{} stored bytes instead of {}", stored.len(), bytes.len())));
+            }
             out[bytes].copy_from_slice(stored);
             return Ok(0);
         };
+        // How long a prefix should be may have become known only after these bytes were read.
+        let is_prefix = to_u64(stored.len()) < u64::from(entry.stored_len);
         match map.pipeline.decode(stored, is_prefix, entry.mask, bytes, scratch, out) {
             Ok(decoded) => Ok(decoded.decoded_bytes),
             Err(CodecError::Truncated { .. }) if is_prefix => Err(ReadError::Short),
