@@ -8,15 +8,45 @@
 //! A caller that needs only a part of a chunk says which bytes it needs. Chains whose last-decoded filter can stop early
 //! (deflate, lz4 byte planes inside blosc) then decode no further than the end of that part, and chains without any
 //! filter touch nothing else. What was decoded is reported, so that the amplification can be counted.
-#![deny(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+//!
+//! [`convert`] holds what happens to decoded elements on their way into a batch: byte swaps, and column indices made
+//! int32 after their range check. [`stream_copy`] copies past the caches.
+// Test data may wrap.
+#![cfg_attr(not(test), deny(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss))]
+
+mod b2nd;
+mod bitshuffle;
+mod blosc;
+mod blosc2;
+mod blosc_blocks;
+mod blosclz;
+pub mod convert;
+mod deflate;
+#[cfg(test)]
+mod fixture_tests;
+mod fletcher32;
+#[cfg(test)]
+mod fuzz_tests;
+mod lz4;
+mod lzf;
+mod pipeline;
+mod reader;
+mod registry;
+mod scratch;
+mod shuffle;
+pub mod stream_copy;
+mod zstd;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub use scratch::Scratch;
 
 /// One step of a filter chain, named as in the HDF5 filter registry (ids in brackets).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Filter {
-    /// [1] A zlib stream.
+    /// [1] A zlib stream; a gzip member, as zarr stores it, is recognised by its first bytes.
     Deflate,
     /// [2] Bytes of equal significance stored together; `elem_size` as the filter's client data say, in bytes.
     Shuffle {
@@ -93,9 +123,18 @@ pub enum CodecError {
     },
 }
 
-/// Buffers and decompressors that one thread reuses from chunk to chunk.
-#[derive(Default)]
-pub struct Scratch {}
+impl CodecError {
+    /// Name of the filter that failed.
+    #[must_use]
+    pub const fn filter(&self) -> &'static str {
+        match self {
+            Self::Truncated { filter }
+            | Self::Corrupt { filter, .. }
+            | Self::WrongLength { filter, .. }
+            | Self::Checksum { filter } => filter,
+        }
+    }
+}
 
 /// What a decode produced.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,6 +145,30 @@ pub struct Decoded {
     pub decoded_bytes: u64,
 }
 
+/// Size of the internal blocks of an array's blosc chunks, in bytes: it stands in each chunk and not in the array's
+/// metadata, so the first decoded chunk sets it, once, for all clones. Until then prefixes cannot be estimated.
+#[derive(Debug, Clone, Default)]
+pub struct BlockHint(Arc<AtomicUsize>);
+
+impl BlockHint {
+    /// The size, once known.
+    #[must_use]
+    pub fn get(&self) -> Option<usize> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            bytes => Some(bytes),
+        }
+    }
+
+    /// Keeps the first size that was seen.
+    fn learn(&self, bytes: usize) {
+        if self.0.load(Ordering::Relaxed) == 0 {
+            // A lost race means that another thread has set it.
+            let _ = self.0.compare_exchange(0, bytes, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The filter chain of one array.
 #[derive(Debug, Clone)]
 pub struct Pipeline {
@@ -113,9 +176,17 @@ pub struct Pipeline {
     pub filters: Arc<[Filter]>,
     /// Size of a decoded chunk in bytes; edge chunks are stored full-size.
     pub chunk_bytes: usize,
+    /// What decoding found out about the chunks; start with the default.
+    pub block_hint: BlockHint,
 }
 
 impl Pipeline {
+    /// A chain in encode order, for chunks that decode to `chunk_bytes` bytes.
+    #[must_use]
+    pub fn new(filters: impl Into<Arc<[Filter]>>, chunk_bytes: usize) -> Self {
+        Self { filters: filters.into(), chunk_bytes, block_hint: BlockHint::default() }
+    }
+
     /// True if the chain holds no filter: any part of a chunk can then be read by itself.
     #[must_use]
     pub fn is_plain(&self) -> bool {
@@ -127,13 +198,13 @@ impl Pipeline {
     /// much and gets [`CodecError::Truncated`] reads the whole chunk and decodes again.
     #[must_use]
     pub fn stored_prefix(&self, stored_len: usize, mask: u32, need_end: usize) -> usize {
-        let _ = (mask, need_end);
-        stored_len
+        pipeline::stored_prefix(self, stored_len, mask, need_end)
     }
 
     /// Decodes a chunk, at least the bytes `need` of it, into `out`, which has [`Self::chunk_bytes`] bytes. Bit i of `mask` set
     /// means that filter i was not applied to this chunk. `stored` may be a prefix of the stored bytes if `is_prefix`
-    /// says so; checksums over the whole chunk are then not verified.
+    /// says so; checksums over the whole chunk are then not verified, and every failure is reported as
+    /// [`CodecError::Truncated`], since only the whole chunk can tell damage from a prefix that is too short.
     ///
     /// # Errors
     /// [`CodecError`] if the bytes are damaged, end early, or decode to another length than the chunk has. `out` then holds
@@ -147,7 +218,7 @@ impl Pipeline {
         scratch: &mut Scratch,
         out: &mut [u8],
     ) -> Result<Decoded, CodecError> {
-        let _ = (stored, is_prefix, mask, need, scratch, out);
-        Err(CodecError::Corrupt { filter: "none", reason: "not built" })
+        pipeline::decode(self, stored, is_prefix, mask, need, scratch, out)
+            .map_err(|error| if is_prefix { CodecError::Truncated { filter: error.filter() } } else { error })
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::{Extent, Piece};
 use crate::codec::Pipeline;
 use crate::dtype::Stored;
+use crate::num::{to_u64, to_usize};
 
 /// Size of the virtual chunks of contiguous arrays: large enough that a block of rows is one or two reads, small enough
 /// that two distant blocks rarely share one (what lies between them would be read too).
@@ -163,6 +164,41 @@ impl ChunkMap {
     pub fn first_element(&self, chunk: u32) -> u64 {
         let (i, j) = (u64::from(chunk) / self.grid_cols(), u64::from(chunk) % self.grid_cols());
         i * self.chunk[0] * self.n_cols + j * self.chunk[1]
+    }
+
+    /// Writes the bytes `bytes` of a chunk that needs no reading to their places in `out`, a buffer of a whole chunk: from
+    /// memory, or the fill value.
+    pub fn fill_resident(&self, chunk: u32, bytes: Range<usize>, out: &mut [u8]) {
+        let size = self.stored.dtype.size_bytes();
+        let Some(out) = out.get_mut(bytes.clone()) else { return };
+        if let Storage::Resident(all) = &self.storage {
+            let start = to_usize(self.first_element(chunk)) * size + bytes.start;
+            if let Some(from) = all.get(start..start + out.len()) {
+                out.copy_from_slice(from);
+            }
+            return;
+        }
+        for element in out.chunks_exact_mut(size) {
+            element.copy_from_slice(&self.fill[..size]);
+        }
+    }
+
+    /// Size of all elements in bytes, before compression.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.n_rows.saturating_mul(self.n_cols).saturating_mul(to_u64(self.stored.dtype.size_bytes()))
+    }
+
+    /// The largest number of bytes that one read of a chunk takes.
+    #[must_use]
+    pub fn max_stored_bytes(&self) -> usize {
+        match &self.storage {
+            Storage::Chunked(entries) if self.is_filtered() => {
+                to_usize(entries.iter().map(|e| u64::from(e.stored_len)).max().unwrap_or(0))
+            }
+            Storage::Chunked(_) | Storage::Contiguous(_) => self.pipeline.chunk_bytes,
+            Storage::Resident(_) | Storage::Unallocated => 0,
+        }
     }
 
     /// Bytes of memory held.

@@ -4,8 +4,17 @@
 //! and for messages that name what exists. `open` loads what a [`Selection`] names: chunk maps, row lengths, columns and names.
 //! Several [`Opened`] sources (for now exactly one) make an [`AnnDataStore`].
 
+mod catalog;
+mod columns;
+mod frame;
 pub mod hdf5;
+mod matrix;
+mod node;
+mod raw_array;
+mod root;
+mod select;
 pub mod store;
+mod values;
 
 use std::sync::Arc;
 

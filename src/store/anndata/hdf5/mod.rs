@@ -1,1 +1,84 @@
 //! AnnData in HDF5.
+//!
+//! The HDF5 library is entered once, when a source is opened, and only for structure: what is where, of which type, with
+//! which filters. [`open`] turns that into chunk maps, resident columns and row lengths and leaves no object of the library
+//! open. Values, names and labels are read by ourselves from the addresses that the library gave, with our own bounded decoders.
+//!
+//! Before the library sees the file, its superblock is read here: what is not HDF5, cut off, or still being written is
+//! refused with a reason. Nothing that lies outside the file is ever followed (external links, external storage, virtual
+//! datasets), and the file is never locked.
+
+mod heap;
+mod layout;
+mod library;
+mod node;
+mod superblock;
+mod types;
+
+use std::path::Path;
+use std::rc::Rc;
+
+use super::node::{NodeRef, Source};
+use super::root::Root;
+use super::select::{self, Selected};
+use super::{Catalog, Opened, Selection, catalog as listing};
+use crate::store::error::OpenError;
+use crate::store::file::SourceFile;
+use node::H5File;
+pub use superblock::looks_like_hdf5;
+
+/// Lists what the file at `path` holds.
+///
+/// # Errors
+/// [`OpenError`] if it is not an AnnData file in HDF5, or damaged.
+pub fn catalog(path: &Path) -> Result<Catalog, OpenError> {
+    with_root(path, |root| listing::list(&Root::open(root)?, "HDF5")).map(|(_, catalog)| catalog)
+}
+
+/// Opens what `selection` names in the file at `path`.
+///
+/// # Errors
+/// [`OpenError`] if something of it does not exist, cannot be served, or is damaged.
+pub fn open(path: &Path, selection: &Selection) -> Result<Opened, OpenError> {
+    let (file, selected) = with_root(path, |root| select::open(root, selection))?;
+    let Selected { x_kind, n_obs, n_vars, var_names, obs_names, elements, columns, .. } = selected;
+    Ok(Opened {
+        file,
+        kind: format!("h5ad, {x_kind}"),
+        n_obs,
+        n_vars,
+        var_names,
+        obs_names,
+        elements,
+        columns,
+        gene_mask: selected.gene_mask,
+        left_out: selected.left_out,
+        warnings: selected.warnings,
+    })
+}
+
+/// Opens the file, lets `read` look at its root group, and closes everything of the library again. The file is returned
+/// with the stamp it had before anything was read; if it changed since, what was read is not to be trusted.
+fn with_root<T>(path: &Path, read: impl FnOnce(NodeRef) -> Result<T, OpenError>) -> Result<(SourceFile, T), OpenError> {
+    // A named pipe would block the open.
+    let metadata = std::fs::metadata(path).map_err(|source| OpenError::Io { file: path.to_owned(), source })?;
+    if !metadata.is_file() {
+        return Err(OpenError::refused(path, "file", "is not a regular file", "give an .h5ad file"));
+    }
+    let file = Rc::new(SourceFile::open(path)?);
+    let superblock = superblock::read(&file)?;
+    let h5 = H5File::open(path, Source::new(Rc::clone(&file)), &superblock)?;
+    let result = read(Rc::new(h5.root()?));
+    drop(h5);
+    let result = result?;
+    let changed =
+        || OpenError::refused(path, "file", "changed while it was opened", "try again when its writer is done");
+    // The library opened the path a second time: it must have met the same file.
+    let by_path = SourceFile::open(path)?;
+    if file.check_unchanged().is_err() || by_path.stamp() != file.stamp() {
+        return Err(changed());
+    }
+    // Everything that shared the file is gone: `read` returns data, not nodes.
+    let file = Rc::into_inner(file).unwrap_or(by_path);
+    Ok((file, result))
+}
