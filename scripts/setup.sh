@@ -31,7 +31,8 @@ install_system_packages() {
     [ -n "$(base_python)" ] || missing+=(python3 python3-venv)
     if [ "$goal" = test ] && ! has_torch; then
         if [ "$(id -u)" = 0 ]; then
-            missing+=(python3 python3-venv python3-torch)
+            usable_python /usr/bin/python3 || [[ " ${missing[*]} " == *" python3 "* ]] || missing+=(python3 python3-venv)
+            missing+=(python3-torch)
         else
             say "no PyTorch for /usr/bin/python3: its tests will be skipped (sudo apt-get install -y python3-venv python3-torch)"
         fi

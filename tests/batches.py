@@ -120,7 +120,7 @@ class Batch:
         key = f"obs.{name}"
         if f"{key}.categories" in self.metadata:
             return json.loads(self.metadata[f"{key}.categories"]), self.metadata[f"{key}.ordered"] == "true"
-        found = find_column(self.dataset, name)
+        found = next((c for c in self.dataset.get("columns", []) if c["name"] == name), None)
         assert found is not None, f"categories of {name} are neither in the batch nor in dataset.json"
         return found["categories"], bool(found["ordered"])
 
@@ -133,19 +133,6 @@ class Batch:
     def provenance(self) -> dict:
         """What identifies the bytes: order, seed, epoch, batch, fingerprint."""
         return json.loads(self.metadata["shufflefs"])
-
-
-def find_column(node, name: str) -> dict | None:
-    """The description of an obs column in dataset.json, wherever it stands there: an object with `name` and `categories`."""
-    if isinstance(node, dict):
-        if node.get("name") == name and "categories" in node:
-            return node
-        children = node.values()
-    elif isinstance(node, list):
-        children = node
-    else:
-        return None
-    return next((found for child in children if (found := find_column(child, name)) is not None), None)
 
 
 @dataclass

@@ -18,7 +18,7 @@ import pytest
 import conftest
 from batches import Batch, Pass, load_dataset
 from compare import check_batch, check_pass
-from mounting import Mount, MountFailed, one_line_error, run_measured, shufflefs, take_away, wait_until
+from mounting import Mount, MountFailed, one_line_error, run_measured, shufflefs, take_away
 from sources import read_h5ad
 from truth import Category, Csr, Nullable, Numbers, Text, Truth
 
@@ -249,7 +249,7 @@ def test_one_bad_record_fails_alone(data, row, tmp_path, inside):
                       options=["--batch-size", "4", "--fetch-factor", "2"])
         with mount as mnt:
             before = peak_rss_kib(mount.process.pid)
-            check_damaged(mnt, DAMAGED_ROWS[source.stem], undamaged(data, source))
+            check_damaged(mnt, source.name, DAMAGED_ROWS[source.stem], undamaged(data, source))
             assert peak_rss_kib(mount.process.pid) - before < MEMORY_GROWTH_KIB
             assert mount.process.poll() is None, "the server died"
     except MountFailed:
@@ -279,7 +279,7 @@ def _labels_of(column: Category, start: int, stop: int) -> Text:
     return Text(Category(column.codes[start:stop], column.categories).labels())
 
 
-def check_damaged(mnt: Path, damaged: range, truth: Truth) -> None:
+def check_damaged(mnt: Path, source_name: str, damaged: range, truth: Truth) -> None:
     """EIO for exactly the batches that hold a damaged row, right values in all others, twice; each failure is on record."""
     failed = set()
     for folder_pass in (*passes(mnt), Pass(mnt / "epoch-00000"), Pass(mnt / "inorder")):
@@ -290,7 +290,7 @@ def check_damaged(mnt: Path, damaged: range, truth: Truth) -> None:
                 with pytest.raises(OSError) as caught:
                     path.read_bytes()
                 assert caught.value.errno == 5, f"{path}: {caught.value}"
-                failed.add(f"{folder_pass.folder.name}/{name}")
+                failed.add((folder_pass.folder.name, str(folder_pass.batch_names.index(name))))
                 continue
             batch = Batch(path.read_bytes())
             assert_no_secret([batch])
@@ -298,8 +298,10 @@ def check_damaged(mnt: Path, damaged: range, truth: Truth) -> None:
             assert labels == {c: [truth.obs[c].labels[r] for r in want] for c in truth.obs}
             check_batch_without_obs(batch, truth, str(path))
     assert failed
-    errors = mnt / ".shufflefs/errors.tsv"
-    assert wait_until(lambda: all(name in errors.read_text() for name in failed), 5), errors.read_text()
+    with open(mnt / ".shufflefs/errors.tsv", newline="") as f:
+        recorded = list(csv.DictReader(f, delimiter="\t", quoting=csv.QUOTE_NONE))
+    assert {(line["pass"], line["batch"]) for line in recorded} == failed
+    assert all(source_name in line["error"] for line in recorded)
     assert (mnt / ".shufflefs/log").read_text().strip(), "nothing in the log"
 
 

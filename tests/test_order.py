@@ -61,8 +61,8 @@ def test_recomputed_order(source, options):
     order_recompute = pytest.importorskip("order_recompute")
     with Mount(source, options=options) as mnt:
         dataset, blocks = load_dataset(mnt), np.load(mnt / ".shufflefs/blocks.npy").tolist()
-        sources = [(*s["rows"], s["block_rows"] or 0) for s in find(dataset, "sources")]
-        m, f, seed, tail = (find(dataset, k) for k in ("batch_size", "fetch_factor", "seed", "tail"))
+        m, f, seed, tail = (dataset["order"][key] for key in ("batch_size", "fetch_factor", "seed", "tail"))
+        sources = [(*s["rows"], s["fixed"] or 0) for s in dataset["order"]["blocks"]["sources"]]
         for epoch in (0, 1, 123456):
             batches = order_recompute.epoch_batches(blocks, sources, m, f, seed, epoch, tail)
             got = Pass(mnt / f"epoch-{epoch:05d}")
@@ -74,14 +74,6 @@ def test_recomputed_order(source, options):
                 numbers = order_recompute.share([len(b) for b in batches], m, f, "drop", **who)
                 want = [row for k in numbers for row in batches[k]]
                 assert Pass(got.folder / name).rows.tolist() == want, f"epoch {epoch} {name}"
-
-
-def find(node, key: str):
-    """The value of a key of dataset.json, at whatever depth."""
-    if isinstance(node, dict) and key in node:
-        return node[key]
-    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return next((found for child in children if (found := find(child, key)) is not None), None)
 
 
 def test_golden_vectors():

