@@ -48,7 +48,7 @@ def test_default_options(store, name):
 @pytest.mark.parametrize("more", [
     [], ["--fetch-factor", "2"], ["--block-size", "1"], ["--block-size", "16", "--fetch-factor", "3"],
 ], ids=lambda more: " ".join(more) or "auto")
-def test_s11_columns_stay_aligned(store, name, more):
+def test_columns_stay_aligned(store, name, more):
     """X, layers, obsm, obs and names all encode the row."""
     path, truth = store(name)
     options = ["--obs", "all", "--layers", "sparse,dense", "--obsm", "pair,wide", *more]

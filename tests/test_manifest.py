@@ -211,7 +211,7 @@ def check_refusal(source: Path, cwd: Path | None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", rows_of("refuse", "h5ad", "hostile h5ad", "other mudata", "other decoy"))
-def test_refused(data, row, tmp_path):
+def test_refused_at_mount(data, row, tmp_path):
     check_refusal(data / row["path"], None, tmp_path)
 
 

@@ -230,7 +230,7 @@ def wide_source(tmp_path_factory) -> tuple[Path, Truth]:
     return path, truth
 
 
-def test_o1_eight_ranks_at_once(wide_source):
+def test_readers_make_progress(wide_source):
     """Eight readers of their own rank directories, in memory that holds a few windows but not the epoch: disjoint, equal
     in number, the right rows, and nobody waits for ever."""
     path, truth = wide_source
@@ -330,7 +330,7 @@ def test_hosts_and_ranks_are_disjoint(shared_mount):
         assert sha(parts[0].folder / parts[0].batch_names[0]) == sha(epoch.folder / parts[0].batch_names[0])
 
 
-def test_several_epochs_hold_every_row(source):
+def test_every_row_once(source):
     path, truth = source
     with Mount(path, options=["--batch-size", "100"]) as mnt:
         for epoch in (0, 5):
@@ -362,7 +362,7 @@ def test_every_change_is_refused(shared_mount):
         assert caught.value.errno in allowed, f"{name}: {caught.value}"
 
 
-def test_s5_sources_untouched(source, tmp_path):
+def test_sources_untouched(source, tmp_path):
     """Sources are only opened for reading and never locked; a lock that others hold does not matter."""
     path = Path(shutil.copy(source[0], tmp_path / "copy.h5ad"))
     path.chmod(0o444)
@@ -405,7 +405,7 @@ def _replace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_shorten, _overwrite, _append, _replace])
-def test_source_that_changes(source, tmp_path, change):
+def test_right_bytes_or_error(source, tmp_path, change):
     """A batch is right, byte by byte, or ESTALE; never a mixture, never a hang; the server lives on."""
     path = Path(shutil.copy(source[0], tmp_path / "changing.h5ad"))
     options = ["--batch-size", "8", "--fetch-factor", "2"]
