@@ -28,6 +28,7 @@ pub mod sizes;
 pub mod state;
 pub mod stream;
 mod threads;
+mod wake;
 pub mod worker;
 
 pub use counters::CounterValues;

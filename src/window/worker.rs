@@ -17,7 +17,7 @@ use crate::store::{Extent, PartRole, ReadError, Store};
 /// Buffers of one thread, reused from group to group.
 pub struct ThreadBuffers {
     /// Stored bytes of a group.
-    stored: Vec<u8>,
+    pub stored: Vec<u8>,
     /// Stored bytes of a chunk that has to be read again as a whole.
     whole: Vec<u8>,
     /// One decoded chunk.
@@ -66,22 +66,16 @@ impl Decoder<'_> {
         result
     }
 
-    /// Reads, decodes and scatters a group. `prefetched` are its bytes if another thread read them. Calls `finished` with every batch
-    /// whose last piece this was.
+    /// Decodes and scatters a group, of which `read` are the stored bytes. Calls `finished` with every batch whose last piece this
+    /// was.
     pub fn run(
         &self,
         plan: &WindowPlan,
         group: &Group,
-        prefetched: Option<Result<&[u8], ReadError>>,
+        read: Result<&[u8], ReadError>,
         buffers: &mut ThreadBuffers,
         finished: &mut dyn FnMut(&Arc<Assembly>),
     ) {
-        let mut stored = std::mem::take(&mut buffers.stored);
-        let read = match prefetched {
-            Some(Ok(bytes)) => Ok(bytes),
-            Some(Err(error)) => Err(error),
-            None => self.read_group(group, &mut stored).map(|()| &stored[..group.len as usize]),
-        };
         let tasks = &plan.tasks[group.tasks.start as usize..group.tasks.end as usize];
         for task in tasks {
             let result = match (&read, task.extent, group.at) {
@@ -98,7 +92,6 @@ impl Decoder<'_> {
             };
             self.settle(plan, task, result, finished);
         }
-        buffers.stored = stored;
     }
 
     /// Counts down the batches of a chunk's pieces; fails them if the chunk failed.
