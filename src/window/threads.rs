@@ -43,7 +43,10 @@ impl Threads {
         }
         threads.spawn("ticker".into(), |shared| tick(&shared))?;
         let populate = shared.config.populate_bytes;
-        threads.spawn("populate".into(), move |shared| shared.arena.populate(populate))?;
+        threads.spawn("populate".into(), move |shared| {
+            run_only_when_idle();
+            shared.arena.populate(populate);
+        })?;
         Ok(threads)
     }
 
@@ -61,6 +64,16 @@ impl Drop for Threads {
         for handle in self.handles.drain(..) {
             let _ = handle.join();
         }
+    }
+}
+
+/// Gives this thread only time that nobody else wants: who needs a page before it is ready makes it ready.
+fn run_only_when_idle() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters live during the call; 0 is the calling thread. A refusal changes nothing.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters);
     }
 }
 
@@ -296,7 +309,19 @@ impl Shared {
     }
 
     /// Memory for a batch, if need be by throwing away what this urgency may.
+    ///
+    /// Fresh memory costs more than anything else about an image (the kernel zeroes it, and in a virtual machine the host may
+    /// have to find it first), so memory that was used is taken before, even if a batch that was read must go for it.
     fn make_room(&self, len_bytes: u64, urgency: Urgency) -> Option<super::arena::Region> {
+        loop {
+            if let Some(region) = self.arena.alloc_used(len_bytes) {
+                return Some(region);
+            }
+            let keep_bytes = self.sizes.mean_buffer_bytes().saturating_mul(u64::from(self.order.fetch_factor())) / 4;
+            if self.state.lock().recycle(len_bytes, keep_bytes).is_empty() {
+                break;
+            }
+        }
         loop {
             if let Some(region) = self.arena.alloc(len_bytes) {
                 return Some(region);

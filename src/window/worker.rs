@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::assembly::Assembly;
 use super::counters::Counters;
 use super::plan::{ChunkTask, Group, PieceTask, WindowPlan};
-use crate::codec::{Scratch, convert};
+use crate::codec::{Scratch, convert, narrow};
 use crate::dtype::{DType, Stored};
 use crate::num::to_usize;
 use crate::store::{Extent, PartRole, ReadError, Store};
@@ -179,26 +179,34 @@ impl Decoder<'_> {
         let part = &schema.parts[task.part as usize];
         let element = &schema.elements[part.element];
         let item = part.stored.dtype.size_bytes();
+        let served = element.served(part.role);
+        let out_item = served.size_bytes();
         let mut copied = 0;
         for piece in pieces_of(plan, task) {
             let from = (piece.from - first) as usize * item;
             let source = &elements[from..from + piece.len as usize * item];
             let batch = &plan.batches[piece.batch as usize];
-            match part.role {
+            let out = batch.piece_bytes(piece.dest, piece.len as usize * out_item);
+            copied += out.len();
+            let bad = match part.role {
+                PartRole::Values if part.stored.dtype == served => {
+                    copy_values(part.stored, source, out);
+                    None
+                }
                 PartRole::Values => {
-                    copy_values(part.stored, source, batch.piece_bytes(piece.dest, source.len()));
-                    copied += source.len();
+                    narrow::convert_values(source, part.stored, served, out).err().map(|bad| bad.to_string())
                 }
                 PartRole::Indices => {
-                    let len = piece.len as usize * 4;
-                    let out = batch.piece_bytes(piece.dest, len);
-                    if let Err(bad) = convert::indices_to_i32(source, part.stored, element.n_cols, out) {
-                        let reason = bad.to_string();
-                        let row = batch.rows[piece.slot as usize];
-                        batch.fail(self.store.bad_row(task.part as usize, row, reason).into());
-                    }
-                    copied += len;
+                    let result = match served {
+                        DType::I32 => convert::indices_to_i32(source, part.stored, element.n_cols, out),
+                        other => narrow::indices_to(source, part.stored, element.n_cols, other, out),
+                    };
+                    result.err().map(|bad| bad.to_string())
                 }
+            };
+            if let Some(reason) = bad {
+                let row = batch.rows[piece.slot as usize];
+                batch.fail(self.store.bad_row(task.part as usize, row, reason).into());
             }
         }
         Counters::add(&self.counters.bytes_copied, copied as u64);
