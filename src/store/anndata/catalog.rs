@@ -4,8 +4,8 @@ use super::columns::Fault;
 use super::matrix::{self, Expected, MatrixKind};
 use super::node::{ElemType, Node};
 use super::root::Root;
-use super::{Catalog, CatalogColumn, CatalogMatrix};
 use super::select::in_auto;
+use super::{Catalog, CatalogColumn, CatalogMatrix};
 use crate::store::error::OpenError;
 
 /// Lists the AnnData object `root`. `container` is `HDF5` or `zarr v3`.
@@ -72,7 +72,12 @@ fn columns(root: &Root) -> Result<Vec<CatalogColumn>, OpenError> {
                     Fault::Unsupported(why) => why,
                     Fault::Open(error) => reason(error),
                 };
-                CatalogColumn { name: name.clone(), kind: format!("not served: {kind}"), n_categories: None, auto: false }
+                CatalogColumn {
+                    name: name.clone(),
+                    kind: format!("not served: {kind}"),
+                    n_categories: None,
+                    auto: false,
+                }
             }
         });
     }

@@ -100,7 +100,9 @@ impl ColumnSource<'_> {
         match self {
             Self::Member { node, .. } if node.is_group() => group_kind(node.as_ref()),
             Self::Member { node, labels } => match (array_elem(&node.info()?)?, labels) {
-                (ElemType::Number(s), Some(labels)) if is_integer(s) => Ok(ColumnKind::Categorical(table_len(labels.as_ref())?)),
+                (ElemType::Number(s), Some(labels)) if is_integer(s) => {
+                    Ok(ColumnKind::Categorical(table_len(labels.as_ref())?))
+                }
                 (ElemType::Number(stored), _) => Ok(ColumnKind::Number(stored.dtype)),
                 (ElemType::Text(_), _) => Ok(ColumnKind::Text),
                 (other, _) => Err(Fault::Unsupported(format!("holds {}", other.describe()))),
@@ -152,9 +154,7 @@ impl ColumnSource<'_> {
                     let texts = frame.texts(records.record_bytes()?, *stride, field.offset, *text)?;
                     return texts.map_err(Fault::Unsupported);
                 }
-                ElemType::Number(stored) => {
-                    (records.field_bytes(field, *stride, stored.dtype.size_bytes())?, *stored)
-                }
+                ElemType::Number(stored) => (records.field_bytes(field, *stride, stored.dtype.size_bytes())?, *stored),
                 other => return Err(Fault::Unsupported(format!("holds {}", other.describe()))),
             },
         };
@@ -445,4 +445,3 @@ fn read_categories(labels: &dyn Node) -> Result<Categories, Fault> {
         other => Err(Fault::Unsupported(format!("has categories of {}", other.describe()))),
     }
 }
-

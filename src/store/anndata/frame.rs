@@ -118,7 +118,7 @@ impl Frame {
         let source = match &self.layout {
             Layout::Group { index: Some(index) } => {
                 ColumnSource::Member { node: self.node.required(index)?, labels: None }
-            },
+            }
             Layout::Records { index: Some(index), .. } => self.record_column(*index)?,
             _ => return Ok((0..self.n_rows).map(|i| i.to_string()).collect()),
         };

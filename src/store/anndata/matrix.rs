@@ -58,9 +58,7 @@ fn classify_array(node: &dyn Node) -> Result<(MatrixKind, [u64; 2]), OpenError> 
     Ok(match (info.dims.as_slice(), &info.elem) {
         ([n, m], ElemType::Number(_)) => (MatrixKind::Dense, [*n, *m]),
         ([n], ElemType::Number(_)) => (MatrixKind::Dense, [*n, 1]),
-        (dims, ElemType::Number(_)) => {
-            (MatrixKind::Other(format!("an array of {} dimensions", dims.len())), [0, 0])
-        }
+        (dims, ElemType::Number(_)) => (MatrixKind::Other(format!("an array of {} dimensions", dims.len())), [0, 0]),
         (_, other) => (MatrixKind::Other(format!("an array of {}", other.describe())), [0, 0]),
     })
 }

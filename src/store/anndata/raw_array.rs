@@ -178,14 +178,7 @@ impl<'a> ChunkReader<'a> {
             let reason = format!("chunk of {chunk_bytes} bytes in a file of {}", source.file().stamp().size);
             return Err(OpenError::refused(source.path(), path, reason, "write it again with smaller chunks"));
         }
-        Ok(Self {
-            array,
-            source,
-            path,
-            scratch: Scratch::default(),
-            stored: Vec::new(),
-            decoded: vec![0; chunk_bytes],
-        })
+        Ok(Self { array, source, path, scratch: Scratch::default(), stored: Vec::new(), decoded: vec![0; chunk_bytes] })
     }
 
     /// Chunk `number`, decoded.

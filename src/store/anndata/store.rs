@@ -82,11 +82,7 @@ impl AnnDataStore {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let first_row = self.schema.n_rows;
         self.schema.n_rows += source.n_obs;
-        self.schema.sources.push(SourceInfo {
-            path: absolute,
-            kind: source.kind,
-            rows: first_row..self.schema.n_rows,
-        });
+        self.schema.sources.push(SourceInfo { path: absolute, kind: source.kind, rows: first_row..self.schema.n_rows });
         self.schema.n_vars = source.n_vars;
         self.schema.var_names = source.var_names;
         self.schema.obs_names = source.obs_names;

@@ -102,13 +102,7 @@ fn contiguous(node: &H5Node, dataset: &Id, total: u64) -> Result<Storage, OpenEr
     Ok(Storage::Contiguous(address))
 }
 
-fn chunked(
-    node: &H5Node,
-    dataset: &Id,
-    creation: &Id,
-    rank: usize,
-    array: &mut RawArray,
-) -> Result<(), OpenError> {
+fn chunked(node: &H5Node, dataset: &Id, creation: &Id, rank: usize, array: &mut RawArray) -> Result<(), OpenError> {
     let fault = |e: LibraryError| node.fault(&e);
     let extent = lib::chunk_extent(creation, rank).map_err(fault)?;
     array.chunk = match extent.as_slice() {
@@ -121,7 +115,8 @@ fn chunked(
         return Err(node.refused(&format!("chunks of {chunk_bytes} bytes"), "write it again with smaller chunks"));
     }
     let listed = lib::filters(creation).map_err(fault)?;
-    let filters = listed.iter().map(|f| Filter::from_hdf5(f.id, &f.values, array.elem_size)).collect::<Result<Vec<_>, _>>();
+    let filters =
+        listed.iter().map(|f| Filter::from_hdf5(f.id, &f.values, array.elem_size)).collect::<Result<Vec<_>, _>>();
     let filters = filters.map_err(|reason| node.refused(&reason, "write it again with compression=\"gzip\""))?;
     if !filters.is_empty() && lib::edge_chunks_unfiltered(creation).map_err(fault)? {
         return Err(node.refused("edge chunks are stored without filters", REWRITE));
@@ -157,12 +152,7 @@ fn chunk_table(node: &H5Node, dataset: &Id, rank: usize, array: &RawArray) -> Re
 }
 
 /// Enters one listed chunk into the table, or says what is wrong with it.
-fn place(
-    array: &RawArray,
-    file_bytes: u64,
-    chunk: &ListedChunk<'_>,
-    table: &mut [ChunkEntry],
-) -> Result<(), String> {
+fn place(array: &RawArray, file_bytes: u64, chunk: &ListedChunk<'_>, table: &mut [ChunkEntry]) -> Result<(), String> {
     let (row, col) = match chunk.offset {
         [row] => (*row, 0),
         [row, col] => (*row, *col),

@@ -5,7 +5,6 @@
 //! to categories with them) stay inside the file by nature.
 
 use std::cell::RefCell;
-use std::path::Path;
 use std::rc::Rc;
 
 use super::heap::{Heap, REFERENCE_BYTES};
@@ -16,8 +15,8 @@ use super::{layout, types};
 use crate::dtype::{DType, Stored};
 use crate::num::{to_u64, to_usize};
 use crate::store::anndata::node::{
-    ArrayInfo, Attr, ElemType, MAX_ATTR_BYTES, MAX_DIM, MAX_RANK, MAX_TEXT_BYTES, MAX_VALUES, Node, NodeRef,
-    Source, StorageInfo, TextType,
+    ArrayInfo, Attr, ElemType, MAX_ATTR_BYTES, MAX_DIM, MAX_RANK, MAX_TEXT_BYTES, MAX_VALUES, Node, NodeRef, Source,
+    StorageInfo, TextType,
 };
 use crate::store::anndata::raw_array::RawArray;
 use crate::store::anndata::values;
@@ -29,20 +28,25 @@ const MAX_SOFT_LINKS: u32 = 8;
 
 /// An HDF5 file, open in the library. Everything is closed when it is dropped.
 pub struct H5File {
+    handle: Id, // first, since it reads through the descriptor of `source`
     source: Source,
-    handle: Id,
     heap: RefCell<Heap>,
     sizes_are_8: bool,
 }
 
 impl H5File {
-    /// Opens the file at `path`, whose superblock was read through `source`.
+    /// Opens the file of `source`, whose superblock was read before.
     ///
     /// # Errors
     /// [`OpenError::Refused`] if the library cannot open it.
-    pub fn open(path: &Path, source: Source, superblock: &Superblock) -> Result<Rc<Self>, OpenError> {
-        let handle = lib::open_file(path).map_err(|LibraryError(why)| {
-            OpenError::refused(path, "file", format!("HDF5 cannot open it ({why})"), "copy or download it again")
+    pub fn open(source: Source, superblock: &Superblock) -> Result<Rc<Self>, OpenError> {
+        let handle = lib::open_file(source.file()).map_err(|LibraryError(why)| {
+            OpenError::refused(
+                source.path(),
+                "file",
+                format!("HDF5 cannot open it ({why})"),
+                "copy or download it again",
+            )
         })?;
         let heap = RefCell::new(Heap::new(superblock.base));
         Ok(Rc::new(Self { source, handle, heap, sizes_are_8: superblock.sizes == (8, 8) }))

@@ -27,8 +27,7 @@ pub struct Superblock {
 /// True if `path` is a regular file that starts like HDF5, possibly behind a user block.
 #[must_use]
 pub fn looks_like_hdf5(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| m.is_file())
-        && SourceFile::open(path).is_ok_and(|file| find(&file).is_some())
+    std::fs::metadata(path).is_ok_and(|m| m.is_file()) && SourceFile::open(path).is_ok_and(|file| find(&file).is_some())
 }
 
 /// Offset of the signature.
@@ -132,9 +131,12 @@ mod tests {
 
     #[test]
     fn other_files_are_named_for_what_they_are() {
-        for (bytes, word) in
-            [(&b"<!DOCTYPE html>"[..], "<!DOCTYPE"), (b"PK\x03\x04rest", "zip"), (b"\x1f\x8b\x08", "gzip"), (b"", "empty")]
-        {
+        for (bytes, word) in [
+            (&b"<!DOCTYPE html>"[..], "<!DOCTYPE"),
+            (b"PK\x03\x04rest", "zip"),
+            (b"\x1f\x8b\x08", "gzip"),
+            (b"", "empty"),
+        ] {
             let (_keep, file) = source(bytes);
             let text = read(&file).unwrap_err().to_string();
             assert!(text.contains(word), "{text}");

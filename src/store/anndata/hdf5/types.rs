@@ -41,9 +41,7 @@ fn describe_at(datatype: &Id, depth: u32) -> Result<Described, LibraryError> {
         class::STRING if lib::is_variable_string(datatype)? => {
             return Ok(Described { elem: ElemType::Text(TextType::Variable), size: REFERENCE_BYTES });
         }
-        class::STRING => {
-            ElemType::Text(TextType::Fixed { len: size, space_padded: lib::is_space_padded(datatype) })
-        }
+        class::STRING => ElemType::Text(TextType::Fixed { len: size, space_padded: lib::is_space_padded(datatype) }),
         class::ENUM => enumeration(datatype, size)?,
         class::COMPOUND if depth < MAX_DEPTH => return record(datatype, size, depth),
         class::REFERENCE => ElemType::Other("references".to_owned()),
@@ -127,7 +125,10 @@ fn record(datatype: &Id, size: usize, depth: u32) -> Result<Described, LibraryEr
         let Described { elem, size: stored } = describe_at(base, depth + 1)?;
         let count = dims.iter().fold(1_u64, |n, &d| n.saturating_mul(d));
         let more = stored.saturating_sub(lib::size(base)).saturating_mul(usize::try_from(count).unwrap_or(usize::MAX));
-        fields.push((i, Field { name: lib::member_name(datatype, i)?, offset: offset.saturating_add(grown), elem, dims }));
+        fields.push((
+            i,
+            Field { name: lib::member_name(datatype, i)?, offset: offset.saturating_add(grown), elem, dims },
+        ));
         grown = grown.saturating_add(more);
     }
     fields.sort_by_key(|(i, _)| *i);
