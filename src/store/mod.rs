@@ -192,6 +192,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`ReadError::Short`] if a prefix was not enough: read the whole chunk; other variants if the chunk is damaged.
+    #[allow(clippy::too_many_arguments)] // one call per chunk: a struct of its arguments would be built and taken apart at once
     fn decode(
         &self,
         part: PartId,

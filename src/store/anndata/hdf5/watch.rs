@@ -61,7 +61,7 @@ mod tests {
         let patience = Duration::from_millis(300);
         let slow = || thread::sleep(Duration::from_millis(900));
         assert_eq!(run(patience, || 7), Ok(7));
-        assert_eq!(run(patience, move || slow()), Ok(()), "outside the library nothing hurries");
+        assert_eq!(run(patience, slow), Ok(()), "outside the library nothing hurries");
         assert_eq!(run(patience, move || locked(slow)), Err(Lost::Hung));
     }
 }
