@@ -91,3 +91,128 @@ impl Stored {
         Self { dtype, big_endian: false }
     }
 }
+
+impl DType {
+    /// The first element of `bytes` (little-endian) as a double; 64-bit integers are rounded. 0 if `bytes` is too short.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss)] // documented: sums of counts, category labels
+    pub fn load_f64(self, bytes: &[u8]) -> f64 {
+        let mut word = [0_u8; 8];
+        let n = self.size_bytes().min(bytes.len());
+        word[..n].copy_from_slice(&bytes[..n]);
+        let [a, b, c, d, ..] = word;
+        match self {
+            Self::Bool | Self::U8 => f64::from(a),
+            Self::I8 => f64::from(i8::from_le_bytes([a])),
+            Self::U16 => f64::from(u16::from_le_bytes([a, b])),
+            Self::I16 => f64::from(i16::from_le_bytes([a, b])),
+            Self::F16 => f64::from(f16_to_f32(u16::from_le_bytes([a, b]))),
+            Self::U32 => f64::from(u32::from_le_bytes([a, b, c, d])),
+            Self::I32 => f64::from(i32::from_le_bytes([a, b, c, d])),
+            Self::F32 => f64::from(f32::from_le_bytes([a, b, c, d])),
+            Self::U64 => u64::from_le_bytes(word) as f64,
+            Self::I64 => i64::from_le_bytes(word) as f64,
+            Self::F64 => f64::from_le_bytes(word),
+        }
+    }
+
+    /// The first element of `bytes` (little-endian) as a JSON value; what JSON cannot hold (NaN, infinities) becomes text.
+    #[must_use]
+    pub fn load_json(self, bytes: &[u8]) -> serde_json::Value {
+        let mut word = [0_u8; 8];
+        let n = self.size_bytes().min(bytes.len());
+        word[..n].copy_from_slice(&bytes[..n]);
+        match self {
+            Self::Bool => (word[0] != 0).into(),
+            Self::U64 => u64::from_le_bytes(word).into(),
+            Self::I64 => i64::from_le_bytes(word).into(),
+            Self::F16 | Self::F32 | Self::F64 => {
+                let value = self.load_f64(bytes);
+                serde_json::Number::from_f64(value).map_or_else(|| value.to_string().into(), Into::into)
+            }
+            // All other integers are exact in a double.
+            #[allow(clippy::cast_possible_truncation)]
+            _ => (self.load_f64(bytes) as i64).into(),
+        }
+    }
+}
+
+/// IEEE 754 half precision to single precision, exactly.
+#[must_use]
+pub fn f16_to_f32(half: u16) -> f32 {
+    let sign = u32::from(half >> 15) << 31;
+    let exponent = u32::from(half >> 10) & 0x1f;
+    let fraction = u32::from(half) & 0x3ff;
+    match (exponent, fraction) {
+        (0, 0) => f32::from_bits(sign),
+        // Subnormal: fraction * 2^-24, exact in single precision.
+        (0, _) => {
+            let magnitude = f32::from_bits(0x3380_0000)
+                * u16::from_le_bytes([fraction.to_le_bytes()[0], fraction.to_le_bytes()[1]]) as f32;
+            f32::from_bits(sign | magnitude.to_bits())
+        }
+        (0x1f, _) => f32::from_bits(sign | 0x7f80_0000 | fraction << 13),
+        _ => f32::from_bits(sign | (exponent + 112) << 23 | fraction << 13),
+    }
+}
+
+/// Double precision to IEEE 754 half precision, rounded to nearest, ties to even.
+#[must_use]
+pub fn f64_to_f16(value: f64) -> u16 {
+    let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
+    let magnitude = value.abs();
+    if magnitude.is_nan() {
+        return sign | 0x7e00;
+    }
+    // The spacing of halves at this magnitude: 2^(exponent - 10), at least that of the subnormals.
+    let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(-14);
+    let spacing = 2.0_f64.powi(exponent - 10);
+    let steps = (magnitude / spacing).round_ties_even();
+    // At most 2048 steps for finite halves: a carry into the next exponent falls out of the addition.
+    let bits = if steps >= 4096.0 { 0x7c00 } else { steps as u32 + (((exponent + 14) as u32) << 10) };
+    sign | bits.min(0x7c00) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_precision_is_exact() {
+        // From numpy.float16: smallest subnormal, largest subnormal, smallest normal, 1, -2, largest, infinity.
+        for (bits, value) in [
+            (0x0001, 5.960_464_5e-8),
+            (0x03ff, 6.097_555e-5),
+            (0x0400, 6.103_515_6e-5),
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (0x7bff, 65504.0),
+            (0x7c00, f32::INFINITY),
+            (0x8001, -5.960_464_5e-8),
+        ] {
+            assert_eq!(f16_to_f32(bits), value, "{bits:#x}");
+        }
+        assert!(f16_to_f32(0x7e00).is_nan());
+    }
+
+    #[test]
+    fn half_precision_rounds_to_even() {
+        for bits in (0..0x7c00_u16).chain(0x8000..0xfc00) {
+            assert_eq!(f64_to_f16(f64::from(f16_to_f32(bits))), bits, "{bits:#x}");
+        }
+        // From numpy.float16 of the same doubles.
+        for (value, bits) in
+            [(2049.0, 0x6800), (2051.0, 0x6802), (65519.0, 0x7bff), (65520.0, 0x7c00), (1e300, 0x7c00), (3e-8, 0x0001)]
+        {
+            assert_eq!(f64_to_f16(value), bits, "{value}");
+        }
+    }
+
+    #[test]
+    fn elements_load() {
+        assert_eq!(DType::I16.load_f64(&(-7_i16).to_le_bytes()), -7.0);
+        assert_eq!(DType::U64.load_json(&u64::MAX.to_le_bytes()), serde_json::json!(u64::MAX));
+        assert_eq!(DType::F64.load_json(&f64::NAN.to_le_bytes()), serde_json::json!("NaN"));
+        assert_eq!(DType::Bool.load_json(&[1]), serde_json::json!(true));
+    }
+}

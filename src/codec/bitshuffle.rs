@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::pipeline::Produced;
 use super::reader::Reader;
 use super::scratch::{Tools, sized};
-use super::{BitshuffleCompressor, CodecError};
+use super::{BitshuffleCompressor, CodecError, shuffle};
 use crate::num::to_u64;
 
 /// Name in messages.
@@ -119,20 +119,79 @@ fn decompress<'a>(
 /// Undoes the bit shuffle of a block of a multiple of 8 elements. `src` and `dst` have the same length.
 pub(super) fn unshuffle(elem_size: usize, src: &[u8], dst: &mut [u8]) {
     let row_len = src.len() / elem_size / GROUP;
-    if row_len == 0 {
+    let mut column = 0;
+    if elem_size <= MAX_TILED_ELEM {
+        while column + TILE_COLUMNS <= row_len {
+            let tile = &mut dst[column * GROUP * elem_size..][..TILE_ELEMS * elem_size];
+            unshuffle_tile(elem_size, src, (row_len, column), tile);
+            column += TILE_COLUMNS;
+        }
+    }
+    if column == row_len {
         return;
     }
-    // The eight rows of each byte of the elements.
+    // The columns behind the tiles one by one: eight rows for each byte of the elements.
     for (j, rows) in src.chunks_exact(GROUP * row_len).take(elem_size).enumerate() {
         let row = |k: usize| &rows[k * row_len..(k + 1) * row_len];
         let rows = [0, 1, 2, 3, 4, 5, 6, 7].map(row);
-        for (column, elems) in dst.chunks_exact_mut(GROUP * elem_size).enumerate() {
+        for (column, elems) in dst.chunks_exact_mut(GROUP * elem_size).enumerate().skip(column) {
             let bits = u64::from_le_bytes(rows.map(|row| row[column]));
             for (byte, elem) in transpose(bits).to_le_bytes().iter().zip(elems.chunks_exact_mut(elem_size)) {
                 elem[j] = *byte;
             }
         }
     }
+}
+
+/// Columns that are done at once: a cache line of each row.
+const TILE_COLUMNS: usize = 64;
+/// Their elements.
+const TILE_ELEMS: usize = GROUP * TILE_COLUMNS;
+/// The longest elements whose tile is kept on the stack, 4 KiB.
+const MAX_TILED_ELEM: usize = 8;
+
+/// Undoes the bit shuffle of the columns from `column` on into `dst`. The bits of eight rows, transposed, give eight
+/// streams, of which stream i holds the bytes of every eighth element; interleaved they are a byte plane, and the byte
+/// planes interleaved are the elements.
+fn unshuffle_tile(elem_size: usize, src: &[u8], (row_len, column): (usize, usize), dst: &mut [u8]) {
+    let mut planes = [0; MAX_TILED_ELEM * TILE_ELEMS];
+    for (j, plane) in planes.chunks_exact_mut(TILE_ELEMS).take(elem_size).enumerate() {
+        let rows = std::array::from_fn(|k| &src[(GROUP * j + k) * row_len + column..][..TILE_COLUMNS]);
+        let streams = transpose_rows(rows);
+        shuffle::interleave_8(&streams.each_ref().map(<[u8; TILE_COLUMNS]>::as_slice), plane);
+    }
+    shuffle::unshuffle(elem_size, &planes[..dst.len()], dst);
+}
+
+/// Transposes the 8 x 8 bits of each column of eight rows: bit k of stream i is bit i of row k. As [`transpose`], with the
+/// rows in words of their own.
+fn transpose_rows(rows: [&[u8]; GROUP]) -> [[u8; TILE_COLUMNS]; GROUP] {
+    const WORDS: usize = TILE_COLUMNS / 8;
+    let words = |row: &[u8]| {
+        let mut words = [0; WORDS];
+        for (word, bytes) in words.iter_mut().zip(row.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        words
+    };
+    let mut x: [[u64; WORDS]; GROUP] = rows.map(words);
+    for (distance, mask) in [(4, 0x0f0f_0f0f_0f0f_0f0f), (2, 0x3333_3333_3333_3333), (1, 0x5555_5555_5555_5555)] {
+        for pair in x.chunks_exact_mut(2 * distance) {
+            let (upper, lower) = pair.split_at_mut(distance);
+            for (upper, lower) in upper.iter_mut().flatten().zip(lower.iter_mut().flatten()) {
+                let swap: u64 = ((*upper >> distance) ^ *lower) & mask;
+                *lower ^= swap;
+                *upper ^= swap << distance;
+            }
+        }
+    }
+    x.map(|words| {
+        let mut bytes = [0; TILE_COLUMNS];
+        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
+        bytes
+    })
 }
 
 /// Transposes an 8 x 8 matrix of bits, one row per byte, by swapping ever larger squares off the diagonal.
@@ -156,7 +215,7 @@ mod tests {
     use super::*;
 
     /// Bit by bit, from the definition.
-    fn shuffle(elem_size: usize, data: &[u8]) -> Vec<u8> {
+    fn bit_shuffle(elem_size: usize, data: &[u8]) -> Vec<u8> {
         let n = data.len() / elem_size;
         let mut out = vec![0; data.len()];
         for i in 0..n {
@@ -171,7 +230,7 @@ mod tests {
     fn encode(elem_size: usize, block_elems: usize, data: &[u8]) -> Vec<u8> {
         let whole = data.len() / (8 * elem_size) * 8 * elem_size;
         let mut out: Vec<u8> =
-            data[..whole].chunks(block_bytes(elem_size, block_elems)).flat_map(|b| shuffle(elem_size, b)).collect();
+            data[..whole].chunks(block_bytes(elem_size, block_elems)).flat_map(|b| bit_shuffle(elem_size, b)).collect();
         out.extend(&data[whole..]);
         out
     }

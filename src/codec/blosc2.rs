@@ -40,6 +40,7 @@ struct Frame {
     data_len: usize,
     /// Size of all chunks, without the index.
     chunks_len: usize,
+    elem_size: usize,
     /// Size of a decoded chunk; the last one may be shorter.
     chunk_len: usize,
 }
@@ -86,10 +87,10 @@ impl Frame {
         }
         let data_len = header.len_msgpack(0xd3)?;
         let chunks_len = header.len_msgpack(0xd3)?;
-        header.len_msgpack(0xd2)?;
+        let elem_size = header.len_msgpack(0xd2)?;
         header.len_msgpack(0xd2)?;
         let chunk_len = header.len_msgpack(0xd2)?;
-        Ok(Self { header_len, data_len, chunks_len, chunk_len })
+        Ok(Self { header_len, data_len, chunks_len, elem_size, chunk_len })
     }
 
     /// Decodes the chunks that hold `need`.
@@ -144,7 +145,7 @@ impl Frame {
                 continue;
             }
             let wanted = need.start.saturating_sub(start)..part.len().min(need.end - start);
-            let valid = match chunk_at(src, self.header_len, u64::from_le_bytes(*entry))? {
+            let valid = match self.chunk_at(src, u64::from_le_bytes(*entry))? {
                 Ok(chunk) => chunk.decode(wanted, tools, part)?,
                 Err(special) => special.fill(wanted, part)?,
             };
@@ -156,19 +157,16 @@ impl Frame {
         }
         Ok(produced)
     }
-}
 
-/// The chunk that an entry of the index points at, or the value it stands for.
-fn chunk_at(src: &[u8], header_len: usize, entry: u64) -> Result<Result<Chunk<'_>, Special<'_>>, CodecError> {
-    if entry >> 63 == 1 {
-        // The element size is not known here, so that NaN is not either.
-        return match entry >> 56 & 7 {
-            1 | 4 => Ok(Err(Special::Zero)),
-            _ => Err(corrupt("unknown special chunk")),
-        };
+    /// The chunk that an entry of the index points at, or the value it stands for.
+    fn chunk_at<'a>(&self, src: &'a [u8], entry: u64) -> Result<Result<Chunk<'a>, Special<'a>>, CodecError> {
+        if entry >> 63 == 1 {
+            let kind = u8::try_from(entry >> 56 & 7).unwrap_or_default();
+            return Special::without_value(kind, self.elem_size).map(Err);
+        }
+        let at = to_usize(entry).checked_add(self.header_len).ok_or(corrupt("chunk out of range"))?;
+        Chunk::read(src.get(at..).unwrap_or_default()).map(Ok)
     }
-    let at = to_usize(entry).checked_add(header_len).ok_or(corrupt("chunk out of range"))?;
-    Chunk::read(src.get(at..).unwrap_or_default()).map(Ok)
 }
 
 /// A value that a whole chunk repeats.
@@ -182,6 +180,17 @@ const NAN_F32: [u8; 4] = f32::NAN.to_le_bytes();
 const NAN_F64: [u8; 8] = f64::NAN.to_le_bytes();
 
 impl Special<'_> {
+    /// The kinds that need no value beside them.
+    fn without_value(kind: u8, elem_size: usize) -> Result<Self, CodecError> {
+        match (kind, elem_size) {
+            // Values never set read as zeros.
+            (1 | 4, _) => Ok(Self::Zero),
+            (2, 4) => Ok(Self::Value(&NAN_F32)),
+            (2, 8) => Ok(Self::Value(&NAN_F64)),
+            _ => Err(corrupt("unknown special chunk")),
+        }
+    }
+
     fn fill(self, need: Range<usize>, out: &mut [u8]) -> Result<Produced, CodecError> {
         match self {
             Self::Zero => out[need.clone()].fill(0),
@@ -297,15 +306,11 @@ impl<'a> Chunk<'a> {
     fn special(&self) -> Result<Option<Special<'a>>, CodecError> {
         match self.blosc2_flags >> 4 & 7 {
             0 => Ok(None),
-            // Values never set read as zeros.
-            1 | 4 => Ok(Some(Special::Zero)),
-            2 if self.elem_size == 4 => Ok(Some(Special::Value(&NAN_F32))),
-            2 if self.elem_size == 8 => Ok(Some(Special::Value(&NAN_F64))),
             3 => {
                 let value = self.bytes.get(self.header_len..self.stored_len);
                 Ok(Some(Special::Value(value.ok_or(CodecError::Truncated { filter: NAME })?)))
             }
-            _ => Err(corrupt("unknown special chunk")),
+            kind => Special::without_value(kind, self.elem_size).map(Some),
         }
     }
 

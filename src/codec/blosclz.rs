@@ -6,7 +6,7 @@
 //! by two more bytes, most significant first, that are added to 8191. The upper three bits of the very first byte hold a
 //! version: a stream starts with literals.
 
-use super::reader::Reader;
+use super::lz_copy::{MAX_RUN, literals, repeat};
 
 /// The distance from which on two more bytes follow.
 const FAR: usize = 31 * 256 + 255;
@@ -19,64 +19,46 @@ pub(super) struct BadStream;
 
 /// Decodes until at least `need_end` bytes of `out` are there. If that is all of `out`, the stream must end there too.
 pub(super) fn decode(src: &[u8], need_end: usize, out: &mut [u8]) -> Result<(), BadStream> {
-    let mut reader = Reader::new(src, "");
-    let mut written = 0;
-    let mut control = reader.u8().map_err(|_| BadStream)? & 31;
+    let (mut read, mut written) = (1, 0);
+    let mut control = usize::from(*src.first().ok_or(BadStream)?) & 31;
     loop {
-        let rest = out.get_mut(written..).ok_or(BadStream)?;
-        let len;
-        if control < 32 {
-            len = usize::from(control) + 1;
-            let run = reader.take(len).map_err(|_| BadStream)?;
-            rest.get_mut(..len).ok_or(BadStream)?.copy_from_slice(run);
+        if control < MAX_RUN {
+            let len = control + 1;
+            literals(src, read, len, out, written).ok_or(BadStream)?;
+            (read, written) = (read + len, written + len);
         } else {
-            let distance;
-            (len, distance) = back_reference(control, &mut reader).map_err(|_| BadStream)?;
-            if len > rest.len() || distance > written {
-                return Err(BadStream);
-            }
-            repeat(out, distance, written, len);
+            let (len, distance, bytes) = back_reference(control, src.get(read..).ok_or(BadStream)?).ok_or(BadStream)?;
+            repeat(out, distance, written, len).ok_or(BadStream)?;
+            (read, written) = (read + bytes, written + len);
         }
-        written += len;
         if written >= need_end {
-            return if need_end < out.len() || reader.is_empty() { Ok(()) } else { Err(BadStream) };
+            return if need_end < out.len() || read == src.len() { Ok(()) } else { Err(BadStream) };
         }
-        control = reader.u8().map_err(|_| BadStream)?;
+        control = usize::from(*src.get(read).ok_or(BadStream)?);
+        read += 1;
     }
 }
 
-/// Length and distance of a back reference.
-fn back_reference(control: u8, reader: &mut Reader<'_>) -> Result<(usize, usize), super::CodecError> {
-    let mut len = usize::from(control >> 5) + 2;
+/// Length, distance and number of further bytes of a back reference.
+#[inline(always)]
+fn back_reference(control: usize, rest: &[u8]) -> Option<(usize, usize, usize)> {
+    let (mut len, mut bytes) = ((control >> 5) + 2, 0);
     if control >> 5 == 7 {
         loop {
-            let more = reader.u8()?;
+            let more = *rest.get(bytes)?;
             len += usize::from(more);
+            bytes += 1;
             if more < 255 {
                 break;
             }
         }
     }
-    let mut distance = usize::from(control & 31) << 8 | usize::from(reader.u8()?);
-    if distance == FAR {
-        distance = FAR_BASE + usize::from(u16::from_be_bytes(reader.array()?));
+    let distance = (control & 31) << 8 | usize::from(*rest.get(bytes)?);
+    if distance < FAR {
+        return Some((len, distance + 1, bytes + 1));
     }
-    Ok((len, distance + 1))
-}
-
-/// Repeats `len` bytes from `distance` back; both ranges lie inside `out`.
-fn repeat(out: &mut [u8], distance: usize, written: usize, len: usize) {
-    let from = written - distance;
-    if distance == 1 {
-        let byte = out[from];
-        out[written..written + len].fill(byte);
-    } else if distance >= len {
-        out.copy_within(from..from + len, written);
-    } else {
-        for i in written..written + len {
-            out[i] = out[i - distance];
-        }
-    }
+    let far = rest.get(bytes + 1..)?.first_chunk::<2>()?;
+    Some((len, FAR_BASE + usize::from(u16::from_be_bytes(*far)) + 1, bytes + 3))
 }
 
 #[cfg(test)]

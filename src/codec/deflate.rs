@@ -22,12 +22,25 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// Inflates the first `need_end` bytes, or all of `out` if that is hardly more work.
 pub(super) fn decode(src: &[u8], need_end: usize, out: &mut [u8], tools: &mut Tools) -> Result<Produced, CodecError> {
+    // A prefix does not show that a stream goes on and on; its stored length does. (Of such a stream, everything is read.)
+    if src.len() > longest_stream_bytes(out.len()) {
+        return Err(CodecError::Corrupt {
+            filter: NAME,
+            reason: "the stream is longer than any that decodes to the chunk",
+        });
+    }
     if super::pipeline::is_nearly_all(need_end, out.len()) {
         whole(src, out, tools)?;
         return Ok(Produced::up_to(out.len()));
     }
     prefix(src, need_end, out, tools)?;
     Ok(Produced::up_to(need_end))
+}
+
+/// More than any compressor needs for `len` bytes: stored blocks and a header, and the slack of zlib's own bound
+/// (`deflateBound` for the worst parameters).
+pub(super) fn longest_stream_bytes(len: usize) -> usize {
+    len.saturating_add(len / 8 + len / 64 + 1024)
 }
 
 /// Inflates a stream that must have exactly the length of `out`.
@@ -110,6 +123,22 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::codec::{Filter, Pipeline, Scratch};
+
+    /// A stream that starts as a chunk does and goes on for 256 times as long: no part of it is served.
+    #[test]
+    fn a_bomb_is_refused_even_where_only_its_beginning_is_needed() {
+        let chunk = 32_000;
+        let stream = zlib(&vec![0; chunk * 8192]);
+        let chain = Pipeline::new([Filter::Deflate], chunk);
+        for need in [8, chunk / 8, chunk / 2, chunk] {
+            let read = chain.stored_prefix(stream.len(), 0, need);
+            let mut out = vec![1; chunk];
+            let result =
+                chain.decode(&stream[..read], read < stream.len(), 0, 0..need, &mut Scratch::default(), &mut out);
+            assert!(result.is_err(), "{need}");
+        }
+    }
 
     fn zlib(data: &[u8]) -> Vec<u8> {
         let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::new(4));
@@ -125,7 +154,7 @@ mod tests {
     }
 
     fn sample() -> Vec<u8> {
-        (0..20_000_u32).flat_map(|i| (i * i % 977).to_le_bytes()).collect()
+        (0..20_000_u32).flat_map(|i| (i.wrapping_mul(2_654_435_761) >> 24).to_le_bytes()).collect()
     }
 
     #[test]
@@ -149,7 +178,7 @@ mod tests {
         let mut out = vec![0xaa; data.len()];
         let half = data.len() / 2;
         assert_eq!(
-            decode(&stream[..stream.len() * 6 / 10], half, &mut out, &mut Tools::default()).unwrap().decoded,
+            decode(&stream[..stream.len() * 3 / 4], half, &mut out, &mut Tools::default()).unwrap().decoded,
             half
         );
         assert_eq!(out[..half], data[..half]);

@@ -2,20 +2,15 @@
 //!
 //! A control byte below 32 starts a run of 1 to 32 literal bytes. Any other holds a length in its upper three bits (7: one
 //! more byte is added) and the upper five bits of a distance, whose lower eight follow: length + 2 bytes are repeated
-//! from distance + 1 bytes back. Where there is room behind the write position, copies move whole words and overshoot;
-//! what they overshoot is written again by what follows.
+//! from distance + 1 bytes back.
 
 use super::CodecError;
+use super::lz_copy::{MAX_RUN, literals, repeat};
 use super::pipeline::Produced;
 use crate::num::to_u64;
 
 /// Name in messages.
 pub(super) const NAME: &str = "lzf";
-
-/// Longest literal run.
-const MAX_RUN: usize = 32;
-/// Bytes that one step of a wide copy moves.
-const WORD: usize = 16;
 
 /// Decodes at least the first `need_end` bytes of `out`, stopping at the first sequence that ends there or behind.
 pub(super) fn decode(src: &[u8], need_end: usize, out: &mut [u8]) -> Result<Produced, CodecError> {
@@ -26,12 +21,21 @@ pub(super) fn decode(src: &[u8], need_end: usize, out: &mut [u8]) -> Result<Prod
         let control = usize::from(control);
         if control < MAX_RUN {
             let len = control + 1;
-            literals(src, read, len, out, written)?;
+            if literals(src, read, len, out, written).is_none() {
+                return Err(match src.len() < read + len {
+                    true => CodecError::Truncated { filter: NAME },
+                    false => wrong_length(out.len(), written + len),
+                });
+            }
             (read, written) = (read + len, written + len);
         } else {
             let (len, distance, bytes) = back_reference(control, src.get(read..).unwrap_or_default())?;
-            let from = written.checked_sub(distance).ok_or(corrupt("distance points before the start"))?;
-            repeat(out, from, written, len)?;
+            if repeat(out, distance, written, len).is_none() {
+                return Err(match written < distance {
+                    true => CodecError::Corrupt { filter: NAME, reason: "distance reaches before the start" },
+                    false => wrong_length(out.len(), written + len),
+                });
+            }
             (read, written) = (read + bytes, written + len);
         }
     }
@@ -54,62 +58,6 @@ fn back_reference(control: usize, rest: &[u8]) -> Result<(usize, usize, usize), 
         _ => return Err(CodecError::Truncated { filter: NAME }),
     };
     Ok((len + 2, ((control & 31) << 8 | usize::from(low)) + 1, bytes))
-}
-
-/// Copies a run of at most [`MAX_RUN`] bytes.
-#[inline(always)]
-fn literals(src: &[u8], read: usize, len: usize, out: &mut [u8], written: usize) -> Result<(), CodecError> {
-    if let (Some(from), Some(to)) = (src.get(read..read + MAX_RUN), out.get_mut(written..written + MAX_RUN)) {
-        to.copy_from_slice(from);
-        return Ok(());
-    }
-    let out_len = out.len();
-    let from = src.get(read..read + len).ok_or(CodecError::Truncated { filter: NAME })?;
-    let to = out.get_mut(written..written + len).ok_or(wrong_length(out_len, written + len))?;
-    to.copy_from_slice(from);
-    Ok(())
-}
-
-/// Repeats `len` bytes from `from`, which lies before `written`.
-#[inline(always)]
-fn repeat(out: &mut [u8], from: usize, written: usize, len: usize) -> Result<(), CodecError> {
-    let distance = written - from;
-    let end = written + len;
-    if end > out.len() {
-        return Err(wrong_length(out.len(), end));
-    }
-    if end + WORD <= out.len() && distance >= 8 {
-        return if distance >= WORD {
-            wide_copy::<WORD>(out, from, written, end)
-        } else {
-            wide_copy::<8>(out, from, written, end)
-        };
-    }
-    if distance == 1 {
-        let byte = out[from];
-        out[written..end].fill(byte);
-    } else {
-        for i in written..end {
-            out[i] = out[i - distance];
-        }
-    }
-    Ok(())
-}
-
-/// Moves `STEP` bytes at a time, at most `STEP` beyond `end`; source and destination are at least `STEP` apart.
-#[inline(always)]
-fn wide_copy<const STEP: usize>(out: &mut [u8], from: usize, to: usize, end: usize) -> Result<(), CodecError> {
-    let (mut from, mut to) = (from, to);
-    while to < end {
-        let word: [u8; STEP] = *out.get(from..).and_then(<[u8]>::first_chunk).ok_or(corrupt("copy out of range"))?;
-        *out.get_mut(to..).and_then(<[u8]>::first_chunk_mut).ok_or(corrupt("copy out of range"))? = word;
-        (from, to) = (from + STEP, to + STEP);
-    }
-    Ok(())
-}
-
-const fn corrupt(reason: &'static str) -> CodecError {
-    CodecError::Corrupt { filter: NAME, reason }
 }
 
 const fn wrong_length(expected: usize, found: usize) -> CodecError {

@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use super::scratch::{Scratch, Tools, sized};
-use super::{BitshuffleCompressor, CodecError, Decoded, Filter, Pipeline, bitshuffle, fletcher32, zstd};
+use super::{BitshuffleCompressor, CodecError, Decoded, Filter, Pipeline, bitshuffle, deflate, fletcher32, zstd};
 use crate::num::to_u64;
 
 /// Name in messages that concern the chain and no filter of it.
@@ -65,6 +65,8 @@ pub(super) fn stored_prefix(chain: &Pipeline, stored_len: usize, mask: u32, need
         return if is_raw { need_end.min(stored_len) } else { stored_len };
     };
     let granule = match filter {
+        // Longer than any stream of the chunk: read it all, so that it is found out.
+        Filter::Deflate if stored_len > deflate::longest_stream_bytes(chain.chunk_bytes) => return stored_len,
         Filter::Deflate | Filter::Lzf | Filter::Lz4 => 1,
         Filter::Zstd => zstd::BLOCK_BYTES,
         Filter::Bitshuffle { elem_size, block_elems, compressor } => {

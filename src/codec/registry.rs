@@ -1,7 +1,7 @@
 //! From the filter ids and client data of an HDF5 file to [`Filter`].
 //!
-//! The ids are those of the HDF Group's registry; what the client data mean is set by each plugin (`reference`: the
-//! plugins' `set_local` callbacks, which complete what the user passed).
+//! The ids are those of the HDF Group's registry; what the client data mean is up to each plugin, whose `set_local`
+//! callback completes what the user passed.
 
 use super::{BitshuffleCompressor, Filter};
 use crate::num::to_usize;

@@ -54,6 +54,19 @@ impl Tools {
     }
 }
 
+#[cfg(test)]
+impl Scratch {
+    /// Size of the largest buffer, in bytes.
+    pub(super) fn largest_buffer(&self) -> usize {
+        let Tools { block, block_spare, padded, offsets, .. } = &self.tools;
+        [&self.stages[0], &self.stages[1], block, block_spare, padded, offsets]
+            .map(Vec::len)
+            .into_iter()
+            .max()
+            .unwrap_or(0)
+    }
+}
+
 impl fmt::Debug for Scratch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scratch").finish_non_exhaustive()

@@ -70,7 +70,8 @@ fn interleave_4(planes: &[&[u8]; 4], out: &mut [u8]) {
     interleave_rest(planes, n_tiles * TILE, out);
 }
 
-fn interleave_8(planes: &[&[u8]; 8], out: &mut [u8]) {
+/// Interleaves eight planes.
+pub(super) fn interleave_8(planes: &[&[u8]; 8], out: &mut [u8]) {
     let tiles = planes.map(|plane| plane.as_chunks::<TILE>().0);
     let (out_tiles, _) = out.as_chunks_mut::<{ 8 * TILE }>();
     let n_tiles = out_tiles.len();
@@ -129,7 +130,7 @@ pub(super) mod tests {
     fn unshuffle_inverts_shuffle() {
         for elem_size in [1, 2, 3, 4, 7, 8, 12, 16] {
             for len in [0, 1, 7, 64, 255, 256, 257, 1024, 5000] {
-                let data: Vec<u8> = (0..len).map(|i: usize| (i * 7919 >> 3) as u8).collect();
+                let data: Vec<u8> = (0..len).map(|i: usize| (i * 7919 / 8) as u8).collect();
                 let mut out = vec![0; len];
                 unshuffle(elem_size, &shuffle(elem_size, &data), &mut out);
                 assert_eq!(out, data, "{elem_size} {len}");

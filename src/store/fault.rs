@@ -64,6 +64,18 @@ macro_rules! delegate {
         fn row_len(&self, element: ElementId, row: u64) -> u32 {
             self.inner.row_len(element, row)
         }
+        fn max_row_len(&self, element: ElementId) -> u32 {
+            self.inner.max_row_len(element)
+        }
+        fn n_values(&self, element: ElementId) -> u64 {
+            self.inner.n_values(element)
+        }
+        fn is_plain(&self, part: PartId, chunk: u32) -> bool {
+            self.inner.is_plain(part, chunk)
+        }
+        fn bad_row(&self, part: PartId, row: u64, reason: String) -> ReadError {
+            self.inner.bad_row(part, row, reason)
+        }
         fn pieces(&self, part: PartId, row: u64, emit: &mut dyn FnMut(Piece)) {
             self.inner.pieces(part, row, emit);
         }

@@ -19,6 +19,7 @@ pub mod column;
 pub mod error;
 pub mod fault;
 pub mod file;
+pub mod fingerprint;
 pub mod rows;
 
 use std::ops::Range;
@@ -177,12 +178,22 @@ pub trait Store: Send + Sync {
     /// If `row` is not below [`Schema::n_rows`] or `element` is not sparse: row ids come from the order, never from a file.
     fn row_len(&self, element: ElementId, row: u64) -> u32;
 
+    /// Stored values of the longest row of the sparse `element`.
+    fn max_row_len(&self, element: ElementId) -> u32;
+
+    /// Stored values of all rows of the sparse `element`.
+    fn n_values(&self, element: ElementId) -> u64;
+
     /// The pieces of `row` in `part`, by ascending position in the row.
     fn pieces(&self, part: PartId, row: u64, emit: &mut dyn FnMut(Piece));
 
     /// Where the bytes lie that hold the elements `need` of a chunk. For chunks without filters exactly those elements; for
     /// others the whole chunk or a prefix that is likely enough (`whole` asks for all of it).
     fn extent(&self, part: PartId, chunk: u32, need: Range<u32>, whole: bool) -> Extent;
+
+    /// True if `chunk` is stored without filters: the bytes of [`Store::extent`] then are the elements `need` themselves, and
+    /// [`Store::decode`] is only for chunks that are [`Extent::Resident`].
+    fn is_plain(&self, part: PartId, chunk: u32) -> bool;
 
     /// Decoded size of any chunk of `part`, in bytes.
     fn chunk_bytes(&self, part: PartId) -> usize;
@@ -192,7 +203,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`ReadError::Short`] if a prefix was not enough: read the whole chunk; other variants if the chunk is damaged.
-    #[allow(clippy::too_many_arguments)] // one call per chunk: a struct of its arguments would be built and taken apart at once
+    #[allow(clippy::too_many_arguments)] // what is decoded, from where, into what: none can be left out
     fn decode(
         &self,
         part: PartId,
@@ -218,6 +229,9 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`ReadError::Stale`] if it changed.
     fn check_unchanged(&self, file: u32) -> Result<(), ReadError>;
+
+    /// The error for an illegal value in `row` of `part`, naming the file that holds the row.
+    fn bad_row(&self, part: PartId, row: u64, reason: String) -> ReadError;
 
     /// The largest stored size of a chunk, in bytes: what a read buffer must hold.
     fn max_stored_bytes(&self) -> usize;

@@ -1,7 +1,38 @@
-//! The engine.
+//! The engine: from a row order to finished batch files in memory.
+//!
+//! For a window the [`order`](crate::order) gives which row goes to which slot of which batch; the [layouts](crate::batch) give where the row's
+//! values go in the batch's image; the [`store`](crate::store) gives in which chunks they are and where those lie. The
+//! [plan](plan) turns this into coalesced reads. [Worker threads](worker) decode each chunk once into a reused buffer and copy every
+//! row's slice straight to its final place: one copy per value after decoding. Every batch counts the pieces it still misses; the piece that
+//! brings the count to zero [finishes](assembly) the batch and answers whoever waits for it, so an open waits for its batch and
+//! not for the window.
+//!
+//! ```text
+//! open -> stream (window or batch?) -> state (jobs, slots) -> threads -> plan -> worker -> assembly -> deliver -> reply
+//!                                                               \-> arena (memory of images, one reservation)
+//! ```
+//!
+//! Reading in order, a reader finds the next window assembled when it gets there: each open of a [stream](stream) queues the window after
+//! its own, across the end of an epoch. An isolated open assembles its own batch. When memory is short, windows are
+//! assembled in groups of batches, down to the one that is waited for: slower, same bytes.
 
+pub mod arena;
+pub mod assembly;
+pub mod cost;
+pub mod counters;
+pub mod engine;
+mod errors;
 pub mod image;
+pub mod plan;
+pub mod sizes;
+pub mod state;
+pub mod stream;
+mod threads;
+pub mod worker;
 
+pub use counters::CounterValues;
+pub use engine::{Engine, EngineConfig};
+pub use errors::Failure;
 pub use image::Image;
 
 use crate::order::Pass;
@@ -59,6 +90,9 @@ pub trait Batches: Send + Sync {
     /// The state of the engine as a JSON document, for `status.json`.
     fn status_json(&self) -> serde_json::Value;
 
-    /// One line per failed batch, for `errors.tsv`.
-    fn errors_tsv(&self) -> String;
+    /// The last failures that readers saw, oldest first, for `errors.tsv`.
+    fn failures(&self) -> Vec<Failure>;
 }
+
+#[cfg(test)]
+mod tests;

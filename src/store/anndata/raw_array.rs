@@ -14,8 +14,8 @@ use crate::store::error::OpenError;
 /// Bytes per read of contiguous arrays.
 const RUN_BYTES: u64 = 1 << 20;
 
-/// What is called with every run of rows: the first row, and the bytes.
-pub type EachRun<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), OpenError>;
+/// Takes the first row of a run and its bytes.
+type EachPiece<'a> = dyn FnMut(u64, &[u8]) -> Result<(), OpenError> + 'a;
 
 /// A stored array of rank 1 or 2 (a scalar is an array of one element).
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ impl RawArray {
     ///
     /// # Errors
     /// [`OpenError`] if the bytes are damaged or cannot be read; what `each` returns.
-    pub fn visit_runs(&self, source: &Source, path: &str, each: EachRun<'_>) -> Result<(), OpenError> {
+    pub fn visit_runs(&self, source: &Source, path: &str, each: &mut EachPiece<'_>) -> Result<(), OpenError> {
         let [n_rows, n_cols] = self.dims;
         let row_bytes = n_cols.saturating_mul(to_u64(self.elem_size)).max(1);
         if let Storage::Resident(bytes) = &self.storage {

@@ -174,6 +174,14 @@ impl Store for AnnDataStore {
         self.lengths[element][source].len(row)
     }
 
+    fn max_row_len(&self, element: ElementId) -> u32 {
+        self.lengths[element].iter().map(|lengths| lengths.max()).max().unwrap_or(0)
+    }
+
+    fn n_values(&self, element: ElementId) -> u64 {
+        self.lengths[element].iter().map(|lengths| lengths.total()).sum()
+    }
+
     fn pieces(&self, part: PartId, row: u64, emit: &mut dyn FnMut(Piece)) {
         let (source, row) = self.locate(row);
         let part = &self.parts[part];
@@ -188,6 +196,10 @@ impl Store for AnnDataStore {
     fn extent(&self, part: PartId, chunk: u32, need: Range<u32>, whole: bool) -> Extent {
         let (source, chunk) = self.parts[part].locate(chunk);
         source.map.extent(chunk, need, whole)
+    }
+
+    fn is_plain(&self, part: PartId, chunk: u32) -> bool {
+        !self.parts[part].locate(chunk).0.map.is_filtered()
     }
 
     fn chunk_bytes(&self, part: PartId) -> usize {
@@ -216,18 +228,19 @@ impl Store for AnnDataStore {
             Storage::Chunked(entries) if map.is_filtered() => entries.get(to_usize(u64::from(local))),
             _ => None,
         };
-        let extent = map.extent(local, need, whole);
-        let Extent::File { len, is_prefix, .. } = extent else {
+        if map.extent(local, need, whole) == Extent::Resident {
             map.fill_resident(local, bytes, out);
             return Ok(0);
-        };
-        if to_u64(stored.len()) != u64::from(len) {
-            return Err(corrupt(format!("{} stored bytes instead of {len}", stored.len())));
         }
         let Some(entry) = entry else {
+            if stored.len() != bytes.len() {
+                return Err(corrupt(format!("{} stored bytes instead of {}", stored.len(), bytes.len())));
+            }
             out[bytes].copy_from_slice(stored);
             return Ok(0);
         };
+        // How long a prefix should be may have become known only after these bytes were read.
+        let is_prefix = to_u64(stored.len()) < u64::from(entry.stored_len);
         match map.pipeline.decode(stored, is_prefix, entry.mask, bytes, scratch, out) {
             Ok(decoded) => Ok(decoded.decoded_bytes),
             Err(CodecError::Truncated { .. }) if is_prefix => Err(ReadError::Short),
@@ -245,6 +258,12 @@ impl Store for AnnDataStore {
 
     fn check_unchanged(&self, file: u32) -> Result<(), ReadError> {
         self.files[to_usize(u64::from(file))].check_unchanged()
+    }
+
+    fn bad_row(&self, part: PartId, row: u64, reason: String) -> ReadError {
+        let (source, _) = self.locate(row);
+        let file = self.files.get(source).map_or_else(Default::default, |f| f.path().to_owned());
+        ReadError::BadRow { file, element: self.schema.parts[part].path.clone(), row, reason }
     }
 
     fn max_stored_bytes(&self) -> usize {

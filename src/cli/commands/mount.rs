@@ -1,0 +1,92 @@
+//! `shufflefs mount`.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use super::{Frame, absolute, options_of, same_place, tree_of};
+use crate::cli::args::MountArgs;
+use crate::cli::dataset::Dataset;
+use crate::cli::describe::{Plan, summary};
+use crate::cli::options::UsageError;
+use crate::cli::{readme, text};
+use crate::mount::{self, IoMode, Log, LogConfig, MountConfig, Summary};
+
+/// Mounts a dataset and returns when the mount answers, or, in the foreground, when it has ended.
+pub fn run(args: MountArgs) -> anyhow::Result<()> {
+    let (dataset_args, options) = options_of(args.dataset.clone())?;
+    let (sources, mount_point) = split_paths(&args.paths, &dataset_args.sources)?;
+    let io = args.io.parse::<IoMode>().map_err(|reason| UsageError { option: "--io".into(), reason })?;
+    let verbosity = if args.quiet { -1 } else { i8::try_from(args.verbose).unwrap_or(i8::MAX) };
+    let file = args.log_file.as_deref().map(std::path::absolute).transpose()?;
+    let log = Log::start(&LogConfig { file, verbosity }).context("--log-file")?;
+    let config = MountConfig {
+        mount_point: mount_point.clone(),
+        foreground: args.foreground,
+        allow_other: args.allow_other,
+        io,
+        grace: Duration::from_secs(args.grace),
+        n_loop_threads: mount::DEFAULT_LOOP_THREADS,
+        log: Some(log.clone()),
+    };
+    let uid = args.uid.unwrap_or_else(|| nix::unistd::getuid().as_raw());
+    let gid = args.gid.unwrap_or_else(|| nix::unistd::getgid().as_raw());
+    let timeout = Duration::from_secs(args.timeout.max(1));
+    let build = move || {
+        let log_text = move || log.text();
+        let frame =
+            Frame { mount_point: mount_point.display().to_string(), uid, gid, log: std::sync::Arc::new(log_text) };
+        let build = || -> anyhow::Result<_> {
+            let dataset = Dataset::open(&sources, options)?;
+            let tree = tree_of(&dataset, &dataset_args, frame, timeout)?;
+            Ok((tree, Summary { text: mount_summary(&dataset, &mount_point) }))
+        };
+        build().map_err(|error| text::chain(&error))
+    };
+    let quiet = args.quiet;
+    mount::run(&config, build, |summary| {
+        if !quiet {
+            // Nobody has to read it.
+            let _ = writeln!(std::io::stdout(), "{summary}");
+        }
+    })?;
+    Ok(())
+}
+
+/// What is printed when the mount is there.
+fn mount_summary(dataset: &Dataset, mount_point: &Path) -> String {
+    let sources: Vec<String> = dataset.sources.iter().map(|s| s.display().to_string()).collect();
+    let folder = format!("{}/epoch-00000", mount_point.display());
+    format!(
+        "{} mounted on {}\n{}\n\n{}\nUnmount with: shufflefs umount {}",
+        sources.join(" "),
+        mount_point.display(),
+        summary(dataset, &Plan::new(dataset)),
+        readme::snippet(&folder),
+        mount_point.display()
+    )
+}
+
+/// The sources and the mount point, which comes last; sources may be in the `--config` file.
+fn split_paths(paths: &[PathBuf], configured: &[PathBuf]) -> anyhow::Result<(Vec<PathBuf>, PathBuf)> {
+    let paths = absolute(paths)?;
+    let Some((mount_point, sources)) = paths.split_last() else { bail!("no mount point given") };
+    let sources = if sources.is_empty() { absolute(configured)? } else { sources.to_vec() };
+    let is_dataset = mount_point.is_file() || is_zarr(mount_point);
+    if is_dataset {
+        bail!("{0}: the last argument is the mount point; {0} is a dataset", mount_point.display());
+    }
+    if sources.is_empty() {
+        bail!("{}: the last argument is the mount point; name the dataset before it", mount_point.display());
+    }
+    if let Some(source) = sources.iter().find(|s| same_place(s, mount_point)) {
+        bail!("{}: is both a source and the mount point", source.display());
+    }
+    Ok((sources, mount_point.clone()))
+}
+
+fn is_zarr(path: &Path) -> bool {
+    [".zgroup", "zarr.json", ".zattrs"].iter().any(|marker| path.join(marker).exists())
+}

@@ -1,0 +1,360 @@
+//! Opening a dataset as the options say: store, order, encoder, memory. What every command that serves batches starts with.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail};
+
+use super::memory;
+use super::options::Options;
+use crate::batch::safetensors::Safetensors;
+use crate::batch::{BatchSpec, Encoder, Genes};
+use crate::order::defaults;
+use crate::order::{Blocks, Order, OrderConfig, SourceRows};
+use crate::store::anndata::{AnnDataStore, hdf5};
+use crate::store::fingerprint::fingerprint;
+use crate::store::{OpenError, Schema, Store, Strings};
+use crate::window::sizes::Sizes;
+use crate::window::{Engine, EngineConfig};
+
+/// Windows that the default memory holds: the one that is read, the next one, and room for what readers keep open.
+const DEFAULT_WINDOWS: u64 = 4;
+
+/// Windows whose pages are made ready at the start.
+const POPULATED_WINDOWS: u64 = 3;
+
+/// Largest coalesced read: what a read buffer holds besides a chunk.
+const GROUP_BYTES: u64 = 1 << 20;
+
+/// A dataset, opened and checked, with everything that its batches follow from.
+pub struct Dataset {
+    /// The sources, as absolute paths.
+    pub sources: Vec<PathBuf>,
+    /// The options.
+    pub options: Options,
+    /// The rows.
+    pub store: Arc<dyn Store>,
+    /// Which row is where.
+    pub order: Arc<Order>,
+    /// What a batch looks like.
+    pub spec: BatchSpec,
+    /// The format.
+    pub encoder: Arc<dyn Encoder>,
+    /// Names of the genes in a batch, in the order of its columns.
+    pub genes: Strings,
+    /// Genes of the file that the dataset lacks, served as zero.
+    pub missing_genes: Vec<String>,
+    /// What `auto` left out: element and reason.
+    pub left_out: Vec<(String, String)>,
+    /// What the user should know, one line each.
+    pub warnings: Vec<String>,
+    /// Memory and threads.
+    pub resources: Resources,
+    /// Largest window, in rows, that automatic sizes may make.
+    pub max_window_rows: u64,
+    /// Newest modification time of the sources.
+    pub modified: SystemTime,
+}
+
+/// Memory and threads of an engine.
+#[derive(Debug, Clone, Copy)]
+pub struct Resources {
+    /// The whole budget.
+    pub memory_bytes: u64,
+    /// Of it, for images.
+    pub image_bytes: u64,
+    /// Of it, what the store holds: chunk maps, row lengths, columns, names.
+    pub store_bytes: u64,
+    /// Of it, buffers of threads.
+    pub scratch_bytes: u64,
+    /// One batch of the longest rows: what must fit.
+    pub largest_batch_bytes: u64,
+    /// A batch of mean rows.
+    pub mean_batch_bytes: u64,
+    /// Threads that decode.
+    pub threads: usize,
+    /// Reads under way at one time when storage is slow.
+    pub io_depth: usize,
+}
+
+impl Dataset {
+    /// Opens `sources` as `options` say.
+    ///
+    /// # Errors
+    /// One line that names the file, the element, the reason and the way out.
+    pub fn open(sources: &[PathBuf], options: Options) -> anyhow::Result<Self> {
+        let [source] = sources else {
+            match sources.first() {
+                None => bail!("no SOURCE given"),
+                Some(_) => bail!(
+                    "{}: a second source; several sources are not served yet, mount them one by one",
+                    sources[1].display()
+                ),
+            }
+        };
+        let opened = open_source(source, &options)?;
+        let (left_out, mut warnings) = (opened.left_out.clone(), opened.warnings.clone());
+        let gene_mask = opened.gene_mask.clone();
+        let modified = std::fs::metadata(source).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+        let store: Arc<dyn Store> = Arc::new(AnnDataStore::new(vec![opened])?);
+        let (genes, missing_genes) = choose_genes(store.schema(), gene_mask, &options)?;
+        let (order, max_window_rows) = make_order(&*store, &options)?;
+        let last = order.n_rows() % u64::from(order.batch_size());
+        if last == 1 && options.tail == crate::order::Tail::Keep {
+            warnings.push(
+                "the last batch of an epoch has one row, on which batch norm fails: --tail drop or pad".to_owned(),
+            );
+        }
+        let schema = Arc::new(store.schema().clone());
+        let names = batch_genes(&schema, genes.as_ref(), &missing_genes, &options)?;
+        let spec = BatchSpec {
+            schema,
+            genes: genes.map(Arc::new),
+            dense: options.dense,
+            seed: options.seed,
+            fingerprint: fingerprint(&*store),
+        };
+        let encoder: Arc<dyn Encoder> = Arc::new(Safetensors::new(spec.clone())?);
+        check_int32(&*store, &order)?;
+        let resources = Resources::new(&*store, &order, &*encoder, &options)?;
+        Ok(Self {
+            sources: sources.to_vec(),
+            options,
+            store,
+            order: Arc::new(order),
+            spec,
+            encoder,
+            genes: names,
+            missing_genes,
+            left_out,
+            warnings,
+            resources,
+            max_window_rows,
+            modified,
+        })
+    }
+
+    /// Starts an engine over the dataset.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn engine(&self, timeout: Duration) -> anyhow::Result<Engine> {
+        let r = &self.resources;
+        let window = r.mean_batch_bytes.saturating_mul(u64::from(self.order.fetch_factor()));
+        let epoch = r.mean_batch_bytes.saturating_mul(self.order.n_batches(crate::order::Pass::InOrder));
+        let config = EngineConfig {
+            image_bytes: r.image_bytes,
+            threads: r.threads,
+            io_depth: r.io_depth,
+            timeout,
+            world_size: self.options.world_size,
+            populate_bytes: window.saturating_mul(POPULATED_WINDOWS).min(r.image_bytes).min(epoch.saturating_mul(2)),
+        };
+        Engine::start(Arc::clone(&self.store), Arc::clone(&self.order), Arc::clone(&self.encoder), config)
+            .context("cannot start the engine")
+    }
+
+    /// The dataset's schema.
+    #[must_use]
+    pub fn schema(&self) -> &Schema {
+        &self.spec.schema
+    }
+}
+
+/// Opens one source by its content.
+fn open_source(path: &Path, options: &Options) -> Result<crate::store::anndata::Opened, OpenError> {
+    hdf5::open(path, &options.selection)
+}
+
+/// Blocks, window and order from the store and the options.
+fn make_order(store: &dyn Store, options: &Options) -> anyhow::Result<(Order, u64)> {
+    if let (0, Some(source)) = (store.schema().n_rows, store.schema().sources.first()) {
+        bail!("{}: obs: has no rows; there is nothing to serve", source.path.display());
+    }
+    let sources: Vec<SourceRows> = store
+        .chunk_borders()
+        .into_iter()
+        .map(|b| SourceRows { rows: b.rows, first_rows: b.first_rows, x_bytes: b.x_bytes })
+        .collect();
+    let blocks = match options.block_size {
+        None => Blocks::auto(&sources)?,
+        Some(rows) => Blocks::fixed(rows, &sources)?,
+    };
+    let m = options.batch_size;
+    let fetch_factor = options.fetch_factor.unwrap_or_else(|| defaults::fetch_factor(&blocks, &sources, m, false));
+    let n_rows = store.schema().n_rows;
+    let config = OrderConfig { n_rows, blocks, batch_size: m, fetch_factor, seed: options.seed, tail: options.tail };
+    Ok((Order::new(config)?, defaults::max_window_rows(&sources)))
+}
+
+/// Row pointers of a batch are int32.
+fn check_int32(store: &dyn Store, order: &Order) -> anyhow::Result<()> {
+    for (e, element) in store.schema().elements.iter().enumerate() {
+        if let crate::store::ElementKind::Sparse { .. } = element.kind {
+            let (m, longest) = (u64::from(order.batch_size()), u64::from(store.max_row_len(e)));
+            if m.saturating_mul(longest) > u64::from(u32::MAX >> 1) {
+                bail!(
+                    "{}: a batch of {m} rows of up to {longest} values exceeds int32 row pointers; use a smaller --batch-size",
+                    element.name
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The choice of genes, and the genes of the file that the dataset lacks.
+fn choose_genes(
+    schema: &Schema,
+    mask: Option<Vec<bool>>,
+    options: &Options,
+) -> anyhow::Result<(Option<Genes>, Vec<String>)> {
+    let n = crate::num::to_usize(schema.n_vars);
+    if let Some(mask) = mask {
+        let column = options.selection.genes_column.clone().unwrap_or_default();
+        let chosen: Vec<Option<usize>> = (0..n).filter(|&i| mask.get(i) == Some(&true)).map(Some).collect();
+        if chosen.is_empty() {
+            bail!("--genes var:{column}: no gene is true; choose another column");
+        }
+        return Ok((Genes::new(n, &chosen), Vec::new()));
+    }
+    let Some(file) = &options.genes_file else { return Ok((None, Vec::new())) };
+    let wanted = read_gene_list(file)?;
+    let mut by_name: HashMap<&str, (usize, bool)> = HashMap::with_capacity(n);
+    for (i, name) in schema.var_names.iter().enumerate() {
+        by_name.entry(name).and_modify(|(_, twice)| *twice = true).or_insert((i, false));
+    }
+    let (mut chosen, mut missing) = (Vec::with_capacity(wanted.len()), Vec::new());
+    for name in &wanted {
+        match by_name.get(name.as_str()) {
+            Some((_, true)) => {
+                bail!("--genes {}: the dataset has several genes called {name}; make the names unique", file.display())
+            }
+            Some(&(i, false)) => chosen.push(Some(i)),
+            None => {
+                missing.push(name.clone());
+                chosen.push(None);
+            }
+        }
+    }
+    if !missing.is_empty() && !options.missing_genes_are_zero {
+        let some = missing.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+        bail!(
+            "--genes {}: {} of {} genes are not in the dataset ({some}{}); take them out, or --genes-missing zero",
+            file.display(),
+            missing.len(),
+            wanted.len(),
+            if missing.len() > 3 { ", ..." } else { "" }
+        );
+    }
+    if missing.len() == wanted.len() {
+        bail!(
+            "--genes {}: none of its genes is in the dataset; are they names of another kind (symbols, ids)?",
+            file.display()
+        );
+    }
+    Ok((Genes::new(n, &chosen), missing))
+}
+
+/// One gene per line; blank lines are skipped.
+fn read_gene_list(file: &Path) -> anyhow::Result<Vec<String>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("--genes {}", file.display()))?;
+    let genes: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    if genes.is_empty() {
+        bail!("--genes {}: the file names no gene; expected one name per line", file.display());
+    }
+    let mut seen = std::collections::HashSet::new();
+    if let Some(twice) = genes.iter().find(|name| !seen.insert(name.as_str())) {
+        bail!("--genes {}: {twice} is named twice", file.display());
+    }
+    Ok(genes)
+}
+
+/// Names of the genes of a batch.
+fn batch_genes(
+    schema: &Schema,
+    genes: Option<&Genes>,
+    missing: &[String],
+    options: &Options,
+) -> anyhow::Result<Strings> {
+    let Some(genes) = genes else { return Ok(schema.var_names.clone()) };
+    if let (Some(file), false) = (&options.genes_file, missing.is_empty()) {
+        return Ok(read_gene_list(file)?.into_iter().collect());
+    }
+    let mut names = vec![""; genes.n_out() as usize];
+    for (i, name) in schema.var_names.iter().enumerate() {
+        if let Some(slot) = u32::try_from(i).ok().and_then(|i| genes.get(i)) {
+            names[slot as usize] = name;
+        }
+    }
+    Ok(names.into_iter().collect())
+}
+
+impl Resources {
+    /// Divides the memory.
+    ///
+    /// # Errors
+    /// If one batch of the longest rows does not fit, with the memory that would do.
+    pub fn new(store: &dyn Store, order: &Order, encoder: &dyn Encoder, options: &Options) -> anyhow::Result<Self> {
+        let m = order.batch_size().min(u32::try_from(order.n_rows()).unwrap_or(u32::MAX));
+        let largest = page_round(Sizes::largest_buffer_bytes(store, encoder, m));
+        let mean = page_round(Sizes::mean_batch_buffer_bytes(store, encoder, m));
+        let store_bytes = store.resident_bytes() + order.max_resident_bytes();
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let wanted_threads = options.threads.unwrap_or(cpus);
+        let scratch_of = |threads: usize, io_depth: usize| scratch_bytes(store, threads, io_depth);
+        let windows = (u64::from(order.fetch_factor()) * DEFAULT_WINDOWS)
+            .min(2 * order.n_batches(crate::order::Pass::InOrder) + 8);
+        let useful = largest
+            + mean.saturating_mul(windows).saturating_mul(9) / 8
+            + scratch_of(wanted_threads, options.io_depth)
+            + store_bytes;
+        let memory_bytes = options
+            .memory_bytes
+            .unwrap_or_else(|| memory::available_bytes().map_or(useful, |available| useful.min(available / 4)));
+        // Large chunks make large buffers; rather fewer reads ahead and fewer threads than no room for images.
+        let fits = |threads: usize, io_depth: usize| scratch_of(threads, io_depth) <= memory_bytes / 4;
+        let io_depth = (1..=options.io_depth).rev().find(|&depth| fits(wanted_threads, depth)).unwrap_or(1);
+        let threads = (1..=wanted_threads).rev().find(|&n| fits(n, io_depth)).unwrap_or(1);
+        let scratch_bytes = scratch_of(threads, io_depth);
+        let image_bytes = memory_bytes.saturating_sub(scratch_bytes + store_bytes);
+        if image_bytes < largest {
+            let needed = largest + scratch_bytes + store_bytes;
+            bail!(
+                "--memory {}: a batch of {m} of the longest rows takes {}, buffers {}, and the index of the dataset {}; \
+                 use --memory {}M or more, or a smaller --batch-size",
+                super::text::bytes(memory_bytes),
+                super::text::bytes(largest),
+                super::text::bytes(scratch_bytes),
+                super::text::bytes(store_bytes),
+                needed.div_ceil(1 << 20)
+            );
+        }
+        let (largest_batch_bytes, mean_batch_bytes) = (largest, mean);
+        Ok(Self {
+            memory_bytes,
+            image_bytes,
+            store_bytes,
+            scratch_bytes,
+            largest_batch_bytes,
+            mean_batch_bytes,
+            threads,
+            io_depth,
+        })
+    }
+}
+
+/// Buffers of all threads: per worker a group of stored bytes, a chunk read again, a decoded chunk, and as much twice over inside the filter chain;
+/// per read ahead a group.
+fn scratch_bytes(store: &dyn Store, threads: usize, io_depth: usize) -> u64 {
+    let decoded = (0..store.schema().parts.len()).map(|part| store.chunk_bytes(part) as u64).max().unwrap_or(0);
+    let stored = store.max_stored_bytes() as u64;
+    let group = GROUP_BYTES.max(stored);
+    threads as u64 * (group + stored + 3 * decoded) + io_depth as u64 * group
+}
+
+fn page_round(bytes: u64) -> u64 {
+    crate::num::align_up(bytes, 4096).unwrap_or(u64::MAX / 2)
+}

@@ -1,0 +1,108 @@
+//! `README.md` of a mount, and the snippet that `mount` prints.
+
+use super::dataset::Dataset;
+use super::text::count;
+use crate::batch::fields::Render;
+use crate::order::Pass;
+
+/// A generator over an epoch with one reading thread ahead, ready to paste. `folder` is the directory of an epoch.
+#[must_use]
+pub fn snippet(folder: &str) -> String {
+    format!(
+        r#"from concurrent.futures import ThreadPoolExecutor
+from safetensors.numpy import load_file            # or safetensors.torch, safetensors.flax
+
+def batches(folder):                               # one thread reads ahead; the names are shuffled already:
+    names = open(f"{{folder}}/batches.txt").read().split()   # never shuffle them again (shuffle=False)
+    with ThreadPoolExecutor(1) as pool:
+        ahead = [pool.submit(load_file, f"{{folder}}/{{names[0]}}")]
+        for name in names[1:]:
+            ahead.append(pool.submit(load_file, f"{{folder}}/{{name}}"))
+            yield ahead.pop(0).result()
+        yield ahead.pop(0).result()
+
+for batch in batches("{folder}"):
+    print({{k: v.shape for k, v in batch.items() if not k.startswith("__")}}); break
+"#
+    )
+}
+
+/// The file: what this is, how to read it.
+#[must_use]
+pub fn readme(d: &Dataset, mount_point: &str) -> String {
+    let schema = d.schema();
+    let n = d.order.n_batches(Pass::Epoch(0));
+    let m = d.order.batch_size();
+    let sparse = (0..schema.elements.len()).any(|e| matches!(d.spec.render(e), Render::Csr | Render::CsrGenes));
+    let shape = if sparse { CSR } else { DENSE };
+    format!(
+        r#"# A shuffled view of a dataset
+
+{rows} cells x {genes} genes, served by shufflefs as batch files of {m} rows, in another order for every epoch.
+The files are made when they are opened; nothing was converted or copied. Everything is read-only.
+
+    epoch-00000/, epoch-00001/, ...   one directory per epoch; any number up to epoch-2097151 can be opened, listed or not
+        batch-0000000.safetensors     {n} batches per epoch, each cell in exactly one of them
+        batches.txt                   their names in order (quicker than listing)
+        rows.npy                      the row ids of all batches in order, int64
+        rank-0-of-4/                  the share of rank 0 of 4 (any rank of any world size); hosts: host-0-of-2/rank-0-of-4/
+    inorder/                          the same, unshuffled: for validation and inference
+    dataset.json                      columns, categories and their counts, options, fingerprint
+    var_names.txt                     one gene per line, in the order of the columns of X
+    .shufflefs/                       status.json, errors.tsv, log, blocks.npy, config.toml
+
+The path is the state: to resume, open the next name; to skip a bad batch, skip its name. Another seed is another mount
+(`--seed`). Names are shuffled already: read them in the order of `batches.txt`, with `shuffle=False`, and without a
+`DistributedSampler` (each rank has its directory).
+
+The first batch is an unbiased sample of the dataset; the first rows of the source file usually are not.
+
+## What is in a batch
+
+{shape}- `obs.<column>`: numbers and booleans; `obs.<column>.codes`: int64 codes of a categorical (-1 = missing; labels are in
+  `dataset.json`); `obs.<column>.present`: which values of a nullable column are there. Text is NUL-padded UTF-8.
+- `obs_names`, `row` (the row's place in the source). `__pad*` are gaps that align the others: skip them.
+
+## PyTorch, numpy, JAX
+
+```python
+{snippet}```
+
+A plain generator with one thread ahead is the fastest way: workers of a `DataLoader` copy every tensor once more. If you use one:
+`DataLoader(names, batch_size=None, shuffle=False, collate_fn=load)`.
+
+```python
+# PyTorch: the sparse matrix (pass the shape; inferring it is silently wrong)
+x = torch.sparse_csr_tensor(t["X.indptr"], t["X.indices"], t["X.data"], size=tuple(t["X.shape"]))
+# scipy
+x = scipy.sparse.csr_matrix((t["X.data"], t["X.indices"], t["X.indptr"]), shape=tuple(t["X.shape"]))
+# the names of the cells
+names = np.char.decode(t["obs_names"].view(f"S{{t['obs_names'].shape[1]}}").ravel())
+# the labels of a categorical
+c = next(c for c in json.load(open("{mount_point}/dataset.json"))["columns"] if c["name"] == "cell_type")
+labels = np.array(c["categories"] + [None], dtype=object)[t["obs.cell_type.codes"]]
+```
+
+The quickest read of all goes into one buffer that is kept:
+
+```python
+buffer = np.empty(1 << 28, np.uint8)
+n = open(path, "rb", buffering=0).readinto(buffer)   # loop until 0 for files above 2 GiB
+h = json.loads(bytes(buffer[8 : 8 + int(buffer[:8].view("<u8")[0])]))
+```
+
+Memory that a reader keeps mapped or open counts against `--memory` of the mount: close batches that are done.
+"#,
+        rows = count(schema.n_rows),
+        genes = count(d.genes.len() as u64),
+        n = count(n),
+        snippet = snippet(&format!("{mount_point}/epoch-00000")),
+    )
+}
+
+const CSR: &str = "- `X.data`, `X.indices` (int32), `X.indptr` (int32), `X.shape`: the rows of X as CSR, exactly as stored (rows may be unsorted
+  if the source's are: `scipy`'s `sort_indices()`, `sum_duplicates()`). Layers: `layers.<name>.*`. `obsm.<key>`: dense.
+";
+
+const DENSE: &str = "- `X`: dense rows. Layers: `layers.<name>`. `obsm.<key>`: dense.
+";

@@ -1,0 +1,248 @@
+//! The plan of a window: which stored bytes are read and decoded, and where every value goes.
+//!
+//! The rows of all wanted batches are sorted by row id, and each part of the store is asked for the pieces of each row, so that
+//! pieces of one chunk stand together whatever batch they go to. One [`ChunkTask`] is made per chunk, with the range of elements that
+//! anybody needs; tasks are ordered by file address and neighbours are coalesced into one read ([`Group`]).
+//!
+//! A window that nobody waits for yet is read in file order. For one that is waited for (the first after a mount or a
+//! seek), tasks are ordered by the earliest batch that needs them, so that the first batch is complete long before the window.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::assembly::Assembly;
+use crate::store::{ElementKind, Extent, PartRole, Store};
+
+/// Chunks this close to each other are read together: reading a gap costs less than another call.
+const MAX_GAP_BYTES: u64 = 64 * 1024;
+
+/// Largest coalesced read, unless one chunk alone is larger.
+const MAX_GROUP_BYTES: u64 = 1024 * 1024;
+
+/// A run of elements on its way from a decoded chunk to a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct PieceTask {
+    /// The batch, an index of [`WindowPlan::batches`].
+    pub batch: u32,
+    /// The row's place in the batch.
+    pub slot: u32,
+    /// First element within the decoded chunk.
+    pub from: u32,
+    /// Number of elements.
+    pub len: u32,
+    /// First byte within the batch's buffer.
+    pub dest: u64,
+}
+
+/// All that is wanted from one chunk.
+#[derive(Debug, Clone)]
+pub struct ChunkTask {
+    /// The part.
+    pub part: u32,
+    /// The chunk.
+    pub chunk: u32,
+    /// First and last element that a piece needs.
+    pub need: Range<u32>,
+    /// Its pieces, a range of [`WindowPlan::pieces`].
+    pub pieces: Range<u32>,
+    /// What to read.
+    pub extent: Extent,
+}
+
+/// Chunks that are read together.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// A range of [`WindowPlan::tasks`].
+    pub tasks: Range<u32>,
+    /// File and first byte, `None` if nothing is to be read.
+    pub at: Option<(u32, u64)>,
+    /// Bytes to read.
+    pub len: u32,
+}
+
+/// The plan of a window, or of some batches of it.
+pub struct WindowPlan {
+    /// The batches, by falling urgency.
+    pub batches: Vec<Arc<Assembly>>,
+    /// Pieces, chunk by chunk.
+    pub pieces: Vec<PieceTask>,
+    /// Chunks, in the order they are read.
+    pub tasks: Vec<ChunkTask>,
+    /// Reads.
+    pub groups: Vec<Group>,
+    /// Files that are read.
+    pub files: Vec<u32>,
+    /// Bytes of stored elements that the pieces need.
+    pub wanted_bytes: u64,
+    /// The same, of chunks that have filters.
+    pub needed_filtered_bytes: u64,
+}
+
+/// In which order chunks are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadOrder {
+    /// By address.
+    File,
+    /// By the first batch that needs the chunk, then by address.
+    Need,
+}
+
+impl WindowPlan {
+    /// Plans `batches`. Each of them still holds the planner's share of its count of pieces, which the caller drops.
+    #[must_use]
+    pub fn new(store: &dyn Store, batches: Vec<Arc<Assembly>>, order: ReadOrder) -> Self {
+        let rows = sorted_rows(&batches);
+        let mut plan = Self {
+            batches,
+            pieces: Vec::new(),
+            tasks: Vec::new(),
+            groups: Vec::new(),
+            files: Vec::new(),
+            wanted_bytes: 0,
+            needed_filtered_bytes: 0,
+        };
+        for part in 0..store.schema().parts.len() {
+            plan.add_part(store, part, &rows);
+        }
+        plan.sort_tasks(order);
+        plan.group_tasks();
+        plan
+    }
+
+    /// Adds the pieces and chunks of one part.
+    fn add_part(&mut self, store: &dyn Store, part: usize, rows: &[(u64, u32, u32)]) {
+        let mut found: Vec<(u32, PieceTask)> = Vec::with_capacity(rows.len() + rows.len() / 8);
+        let layout = PartLayout::of(store, part);
+        for &(row, batch, slot) in rows {
+            let assembly = &self.batches[batch as usize];
+            let start = assembly.layout.part_offsets[part] + layout.row_offset(assembly, slot);
+            store.pieces(part, row, &mut |piece| {
+                let dest = start + u64::from(piece.to) * layout.item;
+                assembly.expect_piece();
+                found.push((piece.chunk, PieceTask { batch, slot, from: piece.from, len: piece.len, dest }));
+            });
+        }
+        // Rows ascend, so the chunks of arrays of rank 1 do too; those cut along both axes do not.
+        if !found.is_sorted_by_key(|&(chunk, _)| chunk) {
+            found.sort_by_key(|&(chunk, _)| chunk);
+        }
+        let stored_item = store.schema().parts[part].stored.dtype.size_bytes() as u64;
+        for run in found.chunk_by(|a, b| a.0 == b.0) {
+            let first = index(self.pieces.len());
+            self.pieces.extend(run.iter().map(|&(_, piece)| piece));
+            let start = run.iter().map(|(_, p)| p.from).min().unwrap_or(0);
+            let need = start..run.iter().map(|(_, p)| p.from + p.len).max().unwrap_or(0);
+            let wanted = stored_item * run.iter().map(|(_, p)| u64::from(p.len)).sum::<u64>();
+            self.wanted_bytes += wanted;
+            let chunk = run[0].0;
+            self.needed_filtered_bytes += if store.is_plain(part, chunk) { 0 } else { wanted };
+            let extent = store.extent(part, chunk, need.clone(), false);
+            self.tasks.push(ChunkTask {
+                part: index(part),
+                chunk,
+                need,
+                pieces: first..index(self.pieces.len()),
+                extent,
+            });
+        }
+    }
+
+    fn sort_tasks(&mut self, order: ReadOrder) {
+        let pieces = &self.pieces;
+        let first_batch = |task: &ChunkTask| {
+            let range = task.pieces.start as usize..task.pieces.end as usize;
+            pieces[range].iter().map(|p| p.batch).min().unwrap_or(u32::MAX)
+        };
+        match order {
+            ReadOrder::File => self.tasks.sort_unstable_by_key(|t| address(t.extent)),
+            ReadOrder::Need => self.tasks.sort_by_cached_key(|t| (first_batch(t), address(t.extent))),
+        }
+    }
+
+    fn group_tasks(&mut self) {
+        for (i, task) in (0_u32..).zip(&self.tasks) {
+            let Extent::File { file, address, len, .. } = task.extent else {
+                self.groups.push(Group { tasks: i..i + 1, at: None, len: 0 });
+                continue;
+            };
+            if !self.files.contains(&file) {
+                self.files.push(file);
+            }
+            let end = address + u64::from(len);
+            if let Some(Group { tasks, at: Some((group_file, start)), len: group_len }) = self.groups.last_mut()
+                && *group_file == file
+                && address >= *start
+                && address <= *start + u64::from(*group_len) + MAX_GAP_BYTES
+                && end - *start <= MAX_GROUP_BYTES
+            {
+                *group_len = (*group_len).max(index64(end - *start));
+                tasks.end = i + 1;
+                continue;
+            }
+            self.groups.push(Group { tasks: i..i + 1, at: Some((file, address)), len });
+        }
+    }
+
+    /// Bytes of memory the plan itself takes.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        (size_of_val(&*self.pieces) + size_of_val(&*self.tasks) + size_of_val(&*self.groups)) as u64
+    }
+}
+
+/// How the rows of a part lie in a batch.
+struct PartLayout {
+    element: usize,
+    /// Bytes of one served element.
+    item: u64,
+    /// Elements per row, if it is the same for all.
+    fixed: Option<u64>,
+}
+
+impl PartLayout {
+    fn of(store: &dyn Store, part: usize) -> Self {
+        let schema = store.schema();
+        let p = &schema.parts[part];
+        let element = &schema.elements[p.element];
+        let item = match p.role {
+            PartRole::Values => element.dtype.size_bytes() as u64,
+            PartRole::Indices => 4,
+        };
+        let fixed = matches!(element.kind, ElementKind::Dense { .. }).then_some(element.n_cols);
+        Self { element: p.element, item, fixed }
+    }
+
+    fn row_offset(&self, batch: &Assembly, slot: u32) -> u64 {
+        let first = match self.fixed {
+            Some(n) => u64::from(slot) * n,
+            None => u64::from(batch.row_starts[self.element][slot as usize]),
+        };
+        first * self.item
+    }
+}
+
+/// `(row id, batch, slot)` of all rows, by row id.
+fn sorted_rows(batches: &[Arc<Assembly>]) -> Vec<(u64, u32, u32)> {
+    let mut rows = Vec::with_capacity(batches.iter().map(|b| b.rows.len()).sum());
+    for (batch, assembly) in (0_u32..).zip(batches) {
+        rows.extend((0_u32..).zip(&assembly.rows).map(|(slot, &row)| (row, batch, slot)));
+    }
+    rows.sort_unstable();
+    rows
+}
+
+fn address(extent: Extent) -> (u32, u64) {
+    match extent {
+        Extent::File { file, address, .. } => (file, address),
+        Extent::Resident => (0, 0),
+    }
+}
+
+/// A position in a list of a plan. Plans are limited by the memory they take long before 2^32 entries.
+fn index(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+fn index64(n: u64) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,247 @@
+//! Telling readers that go through an epoch from those that jump.
+//!
+//! An open either continues a stream, and then the whole window is worth assembling, or it is isolated, and then only its own
+//! batch is. It continues a stream if it is the first batch of a window, or *near* a recently opened one: loader workers and
+//! ranks open names slightly out of order, or with a constant step. If most recent opens of a pass are not near any other
+//! (a loader that shuffles names), every open of the pass counts as isolated until that changes.
+//!
+//! From the windows that a stream enters follows the one it will enter next: the step between the last two, one at
+//! first, and past the end the same place in the next epoch.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+use super::BatchId;
+use crate::order::Pass;
+
+/// Opens that are compared with a new one.
+const RECENT: usize = 16;
+
+/// Distance in batches that counts as near: eight loader workers step back by at most fifteen names, but one of the
+/// last sixteen opens is then closer than this.
+const NEAR: u64 = 8;
+
+/// Opens over which near and far ones are counted.
+const JUDGED: usize = 32;
+
+/// A pass that nobody opened for this many opens of other passes is abandoned.
+const ABANDONED_OPENS: u64 = 256;
+
+/// What an open asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Its own batch only.
+    Batch,
+    /// The whole window.
+    Window,
+}
+
+/// What is known after an open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// What to assemble if the batch is not there.
+    pub scope: Scope,
+    /// The window that the stream will enter next, if this open is part of a stream.
+    pub next_window: Option<(Pass, u64)>,
+    /// True if with this open the pass was found to be read out of order.
+    pub began_jumping: bool,
+}
+
+/// Recent opens of all passes.
+#[derive(Debug, Default)]
+pub struct Streams {
+    passes: HashMap<Pass, PassStream>,
+    clock: u64,
+    near: u64,
+}
+
+#[derive(Debug)]
+struct PassStream {
+    recent: VecDeque<u64>,
+    judged: VecDeque<bool>,
+    last_step: i64,
+    window: Option<u64>,
+    window_step: u64,
+    last_open: u64,
+    jumping: bool,
+}
+
+impl Streams {
+    /// `world_size`: number of ranks that are expected to read side by side, if known.
+    #[must_use]
+    pub fn new(world_size: Option<u32>) -> Self {
+        Self { passes: HashMap::new(), clock: 0, near: NEAR.max(u64::from(world_size.unwrap_or(0))) }
+    }
+
+    /// Notes an open of `id`, which lies in `window`, whose batches are `batches`; the pass has `n_windows`.
+    pub fn opened(&mut self, id: BatchId, window: u64, batches: &Range<u64>, n_windows: u64) -> Seen {
+        self.clock += 1;
+        let (clock, distance) = (self.clock, self.near);
+        // A new epoch is read as the last one was: a host keeps its step.
+        let step = self.passes.values().max_by_key(|p| p.last_open).map_or(1, |p| p.window_step);
+        let pass = self.passes.entry(id.pass).or_insert_with(|| PassStream::new(step));
+        pass.last_open = clock;
+        let near = pass.note(id.batch, distance);
+        let was_jumping = pass.jumping;
+        pass.jumping = pass.is_jumping();
+        let first = id.batch == batches.start;
+        let scope = if (first || near) && !pass.jumping { Scope::Window } else { Scope::Batch };
+        let next_window = (scope == Scope::Window).then(|| pass.next_window(id.pass, window, n_windows)).flatten();
+        Seen { scope, next_window, began_jumping: pass.jumping && !was_jumping }
+    }
+
+    /// True if the readers of `pass` seem to have gone: others opened many batches since.
+    #[must_use]
+    pub fn is_abandoned(&self, pass: Pass) -> bool {
+        // A pass without any open is a guess about the next epoch: not abandoned as long as anything is read at all.
+        self.passes.get(&pass).is_some_and(|p| self.clock - p.last_open > ABANDONED_OPENS)
+    }
+
+    /// Passes that are read out of order.
+    pub fn jumping(&self) -> impl Iterator<Item = Pass> {
+        self.passes.iter().filter(|(_, p)| p.jumping).map(|(&pass, _)| pass)
+    }
+}
+
+impl PassStream {
+    fn new(window_step: u64) -> Self {
+        Self {
+            recent: VecDeque::with_capacity(RECENT),
+            judged: VecDeque::with_capacity(JUDGED),
+            last_step: 0,
+            window: None,
+            window_step,
+            last_open: 0,
+            jumping: false,
+        }
+    }
+
+    /// Notes an open; true if it is near a recent one, or the last step repeated.
+    fn note(&mut self, batch: u64, distance: u64) -> bool {
+        let Some(&last) = self.recent.back() else {
+            self.recent.push_back(batch);
+            return false;
+        };
+        let step = i64::try_from(batch).unwrap_or(i64::MAX) - i64::try_from(last).unwrap_or(i64::MAX);
+        let near = self.recent.iter().any(|&b| b.abs_diff(batch) <= distance) || (step != 0 && step == self.last_step);
+        // Opening the same batch again says nothing about a stream.
+        if step != 0 {
+            self.last_step = step;
+            push(&mut self.recent, batch, RECENT);
+            push(&mut self.judged, near, JUDGED);
+        }
+        near
+    }
+
+    fn is_jumping(&self) -> bool {
+        let far = self.judged.iter().filter(|&&near| !near).count();
+        far >= 4 && far * 2 > self.judged.len()
+    }
+
+    fn next_window(&mut self, pass: Pass, window: u64, n_windows: u64) -> Option<(Pass, u64)> {
+        match self.window {
+            // A step forward shows the stride; falling back to a window just left does not.
+            Some(before) if window > before => {
+                self.window_step = window - before;
+                self.window = Some(window);
+            }
+            Some(before) if before - window <= 1 => {}
+            _ => self.window = Some(window),
+        }
+        let current = self.window.unwrap_or(window);
+        let next = current + self.window_step;
+        if next < n_windows {
+            return Some((pass, next));
+        }
+        match pass {
+            Pass::Epoch(epoch) => Some((Pass::Epoch(epoch + 1), current % self.window_step)),
+            Pass::InOrder => None,
+        }
+    }
+}
+
+fn push<T>(queue: &mut VecDeque<T>, item: T, limit: usize) {
+    if queue.len() == limit {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opens `batches` of epoch 0 with 64 batches per window and 10 windows.
+    fn run(streams: &mut Streams, batches: impl IntoIterator<Item = u64>) -> Vec<Seen> {
+        batches
+            .into_iter()
+            .map(|batch| {
+                let window = batch / 64;
+                let id = BatchId { pass: Pass::Epoch(0), batch };
+                streams.opened(id, window, &(window * 64..window * 64 + 64), 10)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn reading_in_order_is_a_stream() {
+        let seen = run(&mut Streams::new(None), 0..640);
+        assert!(seen.iter().all(|s| s.scope == Scope::Window));
+        assert_eq!(seen[0].next_window, Some((Pass::Epoch(0), 1)));
+        assert_eq!(seen[639].next_window, Some((Pass::Epoch(1), 0)));
+    }
+
+    #[test]
+    fn one_open_in_the_middle_is_isolated_and_its_neighbour_is_not() {
+        let seen = run(&mut Streams::new(None), [200, 201]);
+        assert_eq!((seen[0].scope, seen[0].next_window), (Scope::Batch, None));
+        assert_eq!(seen[1].scope, Scope::Window);
+    }
+
+    #[test]
+    fn workers_out_of_order_are_a_stream() {
+        // Eight workers, each up to fifteen names late.
+        let order = (0..320_u64).map(|i| i ^ 7).collect::<Vec<_>>();
+        let seen = run(&mut Streams::new(None), order);
+        assert!(seen[8..].iter().all(|s| s.scope == Scope::Window));
+        assert_eq!(seen[319].next_window, Some((Pass::Epoch(0), 5)));
+    }
+
+    #[test]
+    fn a_distant_rank_is_a_stream() {
+        let seen = run(&mut Streams::new(None), (0..20).map(|i| 17 + 32 * i));
+        assert!(seen[2..].iter().all(|s| s.scope == Scope::Window), "{seen:?}");
+        let seen = run(&mut Streams::new(Some(32)), (0..20).map(|i| 17 + 32 * i));
+        assert!(seen[1..].iter().all(|s| s.scope == Scope::Window));
+    }
+
+    #[test]
+    fn shuffled_names_are_isolated_and_said_once() {
+        // A fixed permutation of 640 with large steps that never repeat.
+        let order: Vec<u64> = (0..320_u64).map(|i| i * i * 277 % 641 % 640).collect();
+        let seen = run(&mut Streams::new(None), order);
+        assert_eq!(seen.iter().filter(|s| s.began_jumping).count(), 1);
+        assert!(seen[20..].iter().filter(|s| s.scope == Scope::Window).count() < 30);
+    }
+
+    #[test]
+    fn a_host_skips_the_windows_of_others() {
+        let batches = (0..5).flat_map(|i| (2 * i + 1) * 64..(2 * i + 2) * 64);
+        let seen = run(&mut Streams::new(None), batches);
+        assert_eq!(seen[0].next_window, Some((Pass::Epoch(0), 2)), "the first guess");
+        assert_eq!(seen[64].next_window, Some((Pass::Epoch(0), 5)));
+        assert_eq!(seen[319].next_window, Some((Pass::Epoch(1), 1)));
+    }
+
+    #[test]
+    fn an_epoch_left_behind_is_abandoned() {
+        let mut streams = Streams::new(None);
+        run(&mut streams, 0..3);
+        for batch in 0..=ABANDONED_OPENS {
+            assert!(!streams.is_abandoned(Pass::Epoch(0)));
+            streams.opened(BatchId { pass: Pass::Epoch(5), batch }, 0, &(0..1000), 1);
+        }
+        assert!(streams.is_abandoned(Pass::Epoch(0)));
+        assert!(!streams.is_abandoned(Pass::Epoch(5)));
+    }
+}

@@ -1,0 +1,442 @@
+//! The engine over a store in memory, whose values encode where they are from.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::*;
+use crate::batch::safetensors::Safetensors;
+use crate::batch::{BatchSpec, Encoder};
+use crate::codec::Scratch;
+use crate::dtype::{DType, Stored};
+use crate::order::{Blocks, Order, OrderConfig, SourceRows, Tail};
+use crate::store::{
+    Element, ElementKind, Extent, Part, PartId, PartRole, Piece, RowLengths, Schema, SourceBorders, SourceInfo, Store,
+    Strings,
+};
+
+const N_COLS: u64 = 50;
+
+/// CSR rows: value k of row r is r * 100 + k, in column k. Chunks of the "filtered" kind are stored with every byte inverted.
+struct FakeStore {
+    schema: Schema,
+    rows: RowLengths,
+    chunk: u64,
+    filtered: bool,
+    /// The byte of the data array from which reads fail.
+    bad_byte: AtomicI64,
+    /// A row whose first index is out of range.
+    bad_index_row: AtomicI64,
+    stale: AtomicBool,
+    delay: Duration,
+    panic_on_read: AtomicBool,
+    files: [OnceLock<Vec<u8>>; 2],
+}
+
+impl FakeStore {
+    fn new(n_rows: u64, chunk: u64, filtered: bool) -> Self {
+        let lens = (0..n_rows).map(|r| (r * 7 % 23) as u32 % 11).collect();
+        let part = |role, dtype| Part { element: 0, role, stored: Stored::little(dtype), path: "X".into() };
+        let schema = Schema {
+            n_rows,
+            n_vars: N_COLS,
+            var_names: Strings::default(),
+            elements: vec![Element {
+                name: "X".into(),
+                kind: ElementKind::Sparse { data: 0, indices: 1 },
+                n_cols: N_COLS,
+                dtype: DType::U32,
+                gene_axis: true,
+            }],
+            parts: vec![part(PartRole::Values, DType::U32), part(PartRole::Indices, DType::I32)],
+            columns: Vec::new(),
+            obs_names: None,
+            sources: vec![SourceInfo { path: PathBuf::from("fake"), kind: String::new(), rows: 0..n_rows }],
+        };
+        Self {
+            schema,
+            rows: RowLengths::new(lens).unwrap(),
+            chunk,
+            filtered,
+            bad_byte: (-1).into(),
+            bad_index_row: (-1).into(),
+            stale: false.into(),
+            delay: Duration::ZERO,
+            panic_on_read: false.into(),
+            files: [OnceLock::new(), OnceLock::new()],
+        }
+    }
+
+    /// The bytes of the file that holds a part.
+    fn file_bytes(&self, part: u32) -> Vec<u8> {
+        let rows = 0..self.rows.n_rows();
+        let bad = self.bad_index_row.load(Ordering::Relaxed);
+        let elements = rows.flat_map(|r| (0..self.rows.len(r)).map(move |k| (r as u32, k)));
+        let mut bytes: Vec<u8> = elements
+            .flat_map(|(row, k)| {
+                match part {
+                    0 => row * 100 + k,
+                    _ if k == 0 && bad == i64::from(row) => N_COLS as u32,
+                    _ => k,
+                }
+                .to_le_bytes()
+            })
+            .collect();
+        bytes.resize((self.rows.total().next_multiple_of(self.chunk) * 4) as usize, 0);
+        if self.filtered {
+            bytes.iter_mut().for_each(|byte| *byte = !*byte);
+        }
+        bytes
+    }
+}
+
+impl Store for FakeStore {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+    fn row_len(&self, _: usize, row: u64) -> u32 {
+        self.rows.len(row as usize)
+    }
+    fn max_row_len(&self, _: usize) -> u32 {
+        self.rows.max()
+    }
+    fn n_values(&self, _: usize) -> u64 {
+        self.rows.total()
+    }
+    fn pieces(&self, _: PartId, row: u64, emit: &mut dyn FnMut(Piece)) {
+        let range = self.rows.range(row as usize);
+        let mut at = range.start;
+        while at < range.end {
+            let chunk = at / self.chunk;
+            let stop = ((chunk + 1) * self.chunk).min(range.end);
+            let from = (at - chunk * self.chunk) as u32;
+            emit(Piece { chunk: chunk as u32, from, to: (at - range.start) as u32, len: (stop - at) as u32 });
+            at = stop;
+        }
+    }
+    fn extent(&self, part: PartId, chunk: u32, need: Range<u32>, whole: bool) -> Extent {
+        let start = u64::from(chunk) * self.chunk * 4;
+        if !self.filtered {
+            let address = start + u64::from(need.start) * 4;
+            return Extent::File { file: part as u32, address, len: (need.end - need.start) * 4, is_prefix: false };
+        }
+        // An estimate that is sometimes too short, as estimates are.
+        let full = self.chunk * 4;
+        let len = if whole { full } else { (u64::from(need.end) * 4 - u64::from(chunk.is_multiple_of(3)) * 2).max(1) };
+        Extent::File { file: part as u32, address: start, len: len as u32, is_prefix: len < full }
+    }
+    fn is_plain(&self, _: PartId, _: u32) -> bool {
+        !self.filtered
+    }
+    fn chunk_bytes(&self, _: PartId) -> usize {
+        self.chunk as usize * 4
+    }
+    fn decode(
+        &self,
+        _: PartId,
+        _: u32,
+        need: Range<u32>,
+        stored: &[u8],
+        _: bool,
+        _: &mut Scratch,
+        out: &mut [u8],
+    ) -> Result<u64, ReadError> {
+        let end = need.end as usize * 4;
+        let source = stored.get(..end).ok_or(ReadError::Short)?;
+        out[..end].iter_mut().zip(source).for_each(|(o, s)| *o = !s);
+        Ok(end as u64)
+    }
+    fn chunk_borders(&self) -> Vec<SourceBorders> {
+        Vec::new()
+    }
+    fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
+        assert!(!self.panic_on_read.load(Ordering::Relaxed), "a defect");
+        std::thread::sleep(self.delay);
+        let bad = self.bad_byte.load(Ordering::Relaxed);
+        if file == 0 && bad >= offset as i64 && bad < offset as i64 + buf.len() as i64 {
+            return Err(ReadError::Io { file: "fake".into(), offset, len: buf.len(), reason: "injected".into() });
+        }
+        let from = offset as usize;
+        buf.copy_from_slice(&self.files[file as usize].get_or_init(|| self.file_bytes(file))[from..from + buf.len()]);
+        Ok(())
+    }
+    fn check_unchanged(&self, _: u32) -> Result<(), ReadError> {
+        if self.stale.load(Ordering::Relaxed) { Err(ReadError::Stale { file: "fake".into() }) } else { Ok(()) }
+    }
+    fn bad_row(&self, _: PartId, row: u64, reason: String) -> ReadError {
+        ReadError::BadRow { file: "fake".into(), element: "X/indices".into(), row, reason }
+    }
+    fn max_stored_bytes(&self) -> usize {
+        self.chunk as usize * 4
+    }
+    fn resident_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// A rig: 500 rows in batches of 8, 6 batches a window.
+struct Rig {
+    store: Arc<FakeStore>,
+    order: Arc<Order>,
+    engine: Engine,
+}
+
+fn rig(store: FakeStore, image_bytes: u64, threads: usize) -> Rig {
+    rig_with(store, image_bytes, threads, Duration::from_secs(20))
+}
+
+fn rig_with(store: FakeStore, image_bytes: u64, threads: usize, timeout: Duration) -> Rig {
+    let n_rows = store.schema.n_rows;
+    let blocks = Blocks::fixed(5, &[SourceRows { rows: 0..n_rows, first_rows: None, x_bytes: 0 }]).unwrap();
+    let config = OrderConfig { n_rows, blocks, batch_size: 8, fetch_factor: 6, seed: 1, tail: Tail::Keep };
+    let order = Arc::new(Order::new(config).unwrap());
+    let store = Arc::new(store);
+    let spec = BatchSpec {
+        schema: Arc::new(store.schema.clone()),
+        genes: None,
+        dense: false,
+        seed: 1,
+        fingerprint: "f".into(),
+    };
+    let encoder = Arc::new(Safetensors::new(spec).unwrap());
+    let config =
+        EngineConfig { image_bytes, threads, io_depth: 2, timeout, world_size: None, populate_bytes: image_bytes };
+    let engine =
+        Engine::start(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&order), encoder as Arc<dyn Encoder>, config);
+    Rig { store, order, engine: engine.unwrap() }
+}
+
+fn id(pass: Pass, batch: u64) -> BatchId {
+    BatchId { pass, batch }
+}
+
+const EPOCH: Pass = Pass::Epoch(0);
+
+/// Compares a batch file with what its rows hold.
+fn check(rig: &Rig, id: BatchId, image: &Image) {
+    assert_eq!(image.bytes().len() as u64, rig.engine.size_bytes(id), "{id:?}");
+    let t = safetensors::SafeTensors::deserialize(image.bytes()).unwrap();
+    let ints = |name: &str, width: usize| -> Vec<u64> {
+        let tensor = t.tensor(name).unwrap();
+        let words = tensor.data().chunks_exact(width);
+        words.map(|w| w.iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte))).collect()
+    };
+    let (data, indices, indptr) = (ints("X.data", 4), ints("X.indices", 4), ints("X.indptr", 4));
+    let rows = ints("row", 8);
+    assert_eq!(rows, rig.order.batch_rows(id.pass, id.batch));
+    for (i, &row) in rows.iter().enumerate() {
+        let range = indptr[i] as usize..indptr[i + 1] as usize;
+        assert_eq!(range.len(), rig.store.rows.len(row as usize) as usize);
+        for (k, at) in range.enumerate() {
+            assert_eq!((data[at], indices[at]), (row * 100 + k as u64, k as u64), "{id:?} row {row}");
+        }
+    }
+}
+
+fn read_epoch(rig: &Rig, pass: Pass) {
+    let mut seen = HashSet::new();
+    for batch in 0..rig.order.n_batches(pass) {
+        let image = rig.engine.open_blocking(id(pass, batch)).unwrap();
+        check(rig, id(pass, batch), &image);
+        seen.extend(rig.order.batch_rows(pass, batch));
+    }
+    assert_eq!(seen.len() as u64, rig.store.schema.n_rows);
+}
+
+#[test]
+fn an_epoch_comes_out_whatever_the_chunks_memory_and_threads() {
+    for filtered in [false, true] {
+        for chunk in [1, 7, 64, 100_000] {
+            for (memory, threads) in [(1 << 20, 2), (9 * 4096, 1), (3 * 4096, 4)] {
+                let rig = rig(FakeStore::new(500, chunk, filtered), memory, threads);
+                read_epoch(&rig, EPOCH);
+                read_epoch(&rig, Pass::InOrder);
+                assert!(rig.engine.image_memory().1 <= memory);
+            }
+        }
+    }
+}
+
+#[test]
+fn each_chunk_of_a_window_is_decoded_once() {
+    let rig = rig(FakeStore::new(500, 64, true), 1 << 20, 2);
+    let image = rig.engine.open_blocking(id(EPOCH, 0)).unwrap();
+    drop(image);
+    rig.engine.wait_idle();
+    let rows = rig.order.window_rows(EPOCH, 0).into_iter().chain(rig.order.window_rows(EPOCH, 1));
+    let values: u64 = rows.map(|r| u64::from(rig.store.rows.len(r as usize))).sum();
+    let chunks = |window| {
+        let rows = rig.order.window_rows(EPOCH, window);
+        rows.iter().flat_map(|&r| rig.store.rows.range(r as usize)).map(|at| at / 64).collect::<HashSet<_>>().len()
+            as u64
+    };
+    let counters = rig.engine.counters();
+    // The window that was asked for, and the one after it; two parts each.
+    assert_eq!(counters.chunks, 2 * (chunks(0) + chunks(1)));
+    assert_eq!(counters.bytes_copied, values * 8, "one copy per value");
+    assert_eq!((counters.plans, counters.batches), (2, 12));
+}
+
+#[test]
+fn an_isolated_open_costs_its_own_batch() {
+    let rig = rig(FakeStore::new(500, 64, true), 1 << 20, 2);
+    check(&rig, id(EPOCH, 20), &rig.engine.open_blocking(id(EPOCH, 20)).unwrap());
+    rig.engine.wait_idle();
+    let counters = rig.engine.counters();
+    assert_eq!((counters.batches, counters.opens_isolated), (1, 1));
+    // Its neighbour makes it a stream: the window, and the next one.
+    rig.engine.open_blocking(id(EPOCH, 21)).unwrap();
+    rig.engine.wait_idle();
+    assert_eq!(rig.engine.counters().batches, 12);
+}
+
+#[test]
+fn the_next_window_and_the_next_epoch_are_there_before_they_are_opened() {
+    let rig = rig(FakeStore::new(500, 64, false), 1 << 20, 2);
+    let n = rig.order.n_batches(EPOCH);
+    for batch in 0..n {
+        rig.engine.open_blocking(id(EPOCH, batch)).unwrap();
+        rig.engine.wait_idle();
+    }
+    rig.engine.open_blocking(id(Pass::Epoch(1), 0)).unwrap();
+    let counters = rig.engine.counters();
+    assert_eq!((counters.opens, counters.opens_ready), (n + 1, n), "only the very first waited");
+}
+
+#[test]
+fn one_bad_chunk_fails_the_batches_that_need_it_and_no_other() {
+    let store = FakeStore::new(500, 64, true);
+    store.bad_byte.store(64 * 4 * 5 + 8, Ordering::Relaxed);
+    let rig = rig(store, 1 << 20, 2);
+    let mut failed = 0;
+    for batch in 0..rig.order.n_batches(EPOCH) {
+        let rows = rig.order.batch_rows(EPOCH, batch);
+        let needs = rows.iter().flat_map(|&r| rig.store.rows.range(r as usize)).any(|at| at / 64 == 5);
+        match rig.engine.open_blocking(id(EPOCH, batch)) {
+            Ok(image) => {
+                assert!(!needs, "batch {batch}");
+                check(&rig, id(EPOCH, batch), &image);
+            }
+            Err(error) => {
+                // The chunk may be read as a prefix that ends before the bad byte.
+                assert!(needs, "batch {batch}: {error}");
+                assert!(error.to_string().contains("injected"), "{error}");
+                failed += 1;
+            }
+        }
+    }
+    assert!(failed > 0);
+    assert_eq!(rig.engine.failures().len(), failed);
+    // And when the source is whole again, so are the batches.
+    rig.store.bad_byte.store(-1, Ordering::Relaxed);
+    read_epoch(&rig, EPOCH);
+}
+
+#[test]
+fn an_index_out_of_range_fails_the_batch_of_its_row_only() {
+    let store = FakeStore::new(500, 64, false);
+    store.bad_index_row.store(123, Ordering::Relaxed);
+    let rig = rig(store, 1 << 20, 2);
+    for batch in 0..rig.order.n_batches(EPOCH) {
+        let holds = rig.order.batch_rows(EPOCH, batch).contains(&123);
+        match rig.engine.open_blocking(id(EPOCH, batch)) {
+            Ok(_) => assert!(!holds),
+            Err(error) => {
+                assert!(holds);
+                let text = error.to_string();
+                assert!(text.contains("row 123") && text.contains("column index 50"), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_changed_source_is_stale_and_nothing_of_it_is_served() {
+    let rig = rig(FakeStore::new(500, 64, false), 1 << 20, 2);
+    rig.store.stale.store(true, Ordering::Relaxed);
+    let error = rig.engine.open_blocking(id(EPOCH, 0)).err().unwrap();
+    assert!(matches!(error, BatchError::Read(ReadError::Stale { .. })), "{error}");
+}
+
+#[test]
+fn a_panic_costs_its_batches_and_not_the_engine() {
+    let rig = rig(FakeStore::new(500, 64, false), 1 << 20, 2);
+    rig.store.panic_on_read.store(true, Ordering::Relaxed);
+    let error = rig.engine.open_blocking(id(EPOCH, 0)).err().unwrap();
+    assert!(matches!(error, BatchError::Internal { .. }), "{error}");
+    rig.store.panic_on_read.store(false, Ordering::Relaxed);
+    read_epoch(&rig, EPOCH);
+}
+
+#[test]
+fn readers_that_hold_all_memory_make_others_wait_and_then_fail_in_time() {
+    let rig = rig_with(FakeStore::new(500, 64, false), 4 * 8192, 2, Duration::from_millis(300));
+    let mut held = Vec::new();
+    let error = (0..20)
+        .find_map(|batch| match rig.engine.open_blocking(id(EPOCH, batch)) {
+            Ok(image) => {
+                held.push(image);
+                None
+            }
+            Err(error) => Some(error),
+        })
+        .unwrap();
+    assert!(matches!(error, BatchError::NoMemory { .. }), "{error}");
+    held.clear();
+    read_epoch(&rig, EPOCH);
+}
+
+#[test]
+fn a_waiting_open_goes_on_when_a_reader_closes() {
+    let rig = rig(FakeStore::new(500, 64, false), 4 * 8192, 2);
+    let mut held: Vec<Image> = (0..3).map(|batch| rig.engine.open_blocking(id(EPOCH, batch)).unwrap()).collect();
+    let (send, receive) = std::sync::mpsc::channel();
+    for batch in 10..14 {
+        let send = send.clone();
+        rig.engine.open(id(EPOCH, batch), Box::new(move |result| send.send((batch, result)).unwrap()));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    held.clear();
+    for _ in 0..4 {
+        let (batch, result) = receive.recv_timeout(Duration::from_secs(10)).unwrap();
+        check(&rig, id(EPOCH, batch), &result.unwrap());
+    }
+}
+
+#[test]
+fn many_readers_at_once_in_little_memory_all_get_their_batches() {
+    let rig = rig(FakeStore::new(500, 64, true), 12 * 4096, 2);
+    let n = rig.order.n_batches(EPOCH);
+    std::thread::scope(|scope| {
+        for rank in 0..8 {
+            let rig = &rig;
+            scope.spawn(move || {
+                for batch in (rank..n).step_by(8) {
+                    check(rig, id(EPOCH, batch), &rig.engine.open_blocking(id(EPOCH, batch)).unwrap());
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn slow_reads_are_done_ahead_and_several_at_a_time() {
+    let mut store = FakeStore::new(500, 64, false);
+    store.delay = Duration::from_millis(4);
+    let rig = rig(store, 1 << 20, 1);
+    read_epoch(&rig, EPOCH);
+}
+
+#[test]
+fn ending_answers_who_waits() {
+    let mut store = FakeStore::new(500, 64, false);
+    store.delay = Duration::from_millis(50);
+    let rig = rig(store, 1 << 20, 1);
+    let (send, receive) = std::sync::mpsc::channel();
+    rig.engine.open(id(EPOCH, 0), Box::new(move |result| send.send(result.err()).unwrap()));
+    drop(rig.engine);
+    assert!(matches!(receive.recv().unwrap(), None | Some(BatchError::ShuttingDown)));
+}

@@ -1,0 +1,393 @@
+//! The threads of the engine.
+//!
+//! *Workers* take the most urgent thing to do: plan a window, or read, decode and scatter a group of its chunks. A worker reads its
+//! group itself, since bytes that this core just read are in its cache. Only when reads turn out to be slow (network storage, cold
+//! disks) do *I/O threads* read groups ahead, up to the I/O depth, and workers find the bytes there. A *ticker* ends waits
+//! that are too long.
+//!
+//! No thread ever waits for memory: a job that finds none is put back and tried again when memory came back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::assembly::Assembly;
+use super::counters::Counters;
+use super::engine::{Shared, pass_name};
+use super::plan::{ReadOrder, WindowPlan};
+use super::state::{Job, JobId, Phase, Slot, State, Urgency, Waiter, Work};
+use super::worker::{Decoder, ThreadBuffers};
+use super::{BatchError, BatchId};
+use crate::batch::BatchShape;
+use crate::store::{ElementKind, ReadError};
+
+/// Reads that take this long on average are worth reading ahead: well above a read of 1 MiB from the page cache, below a round
+/// trip to any network storage.
+const SLOW_READ_NS: u64 = 1_500_000;
+
+/// How often waits are checked, and how long a worker sleeps at most while a job waits for memory.
+const TICK: Duration = Duration::from_millis(100);
+const STARVED_NAP: Duration = Duration::from_millis(10);
+
+/// The threads, joined when dropped.
+pub(super) struct Threads {
+    shared: Arc<Shared>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// Starts all of them.
+    pub(super) fn start(shared: &Arc<Shared>) -> std::io::Result<Self> {
+        let slow = Arc::new(AtomicU64::new(0));
+        let mut threads = Self { shared: Arc::clone(shared), handles: Vec::new() };
+        for i in 0..shared.config.threads.max(1) {
+            let slow = Arc::clone(&slow);
+            threads.spawn(format!("decode-{i}"), move |shared| work(&shared, &slow))?;
+        }
+        for i in 0..shared.config.io_depth {
+            let slow = Arc::clone(&slow);
+            threads.spawn(format!("read-{i}"), move |shared| read_ahead(&shared, &slow))?;
+        }
+        threads.spawn("ticker".into(), |shared| tick(&shared))?;
+        let populate = shared.config.populate_bytes;
+        threads.spawn("populate".into(), move |shared| shared.arena.populate(populate))?;
+        Ok(threads)
+    }
+
+    fn spawn(&mut self, name: String, run: impl FnOnce(Arc<Shared>) + Send + 'static) -> std::io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        self.handles.push(std::thread::Builder::new().name(name).spawn(move || run(shared))?);
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.state.lock().ending = true;
+        self.shared.work.notify_all();
+        for handle in self.handles.drain(..) {
+            let _ = handle.join();
+        }
+    }
+}
+
+/// A worker's life.
+fn work(shared: &Arc<Shared>, slow: &AtomicU64) {
+    let mut buffers = ThreadBuffers::new();
+    loop {
+        let work = {
+            let mut state = shared.state.lock();
+            loop {
+                if state.ending {
+                    return;
+                }
+                if shared.memory_back.swap(false, Acquire) {
+                    state.unstarve();
+                }
+                if let Some(work) = state.take_work() {
+                    break work;
+                }
+                if state.any_starved() {
+                    // A batch that is closed right between two looks is seen at the next one.
+                    if shared.work.wait_for(&mut state, STARVED_NAP).timed_out() {
+                        state.unstarve();
+                    }
+                } else {
+                    shared.work.wait(&mut state);
+                }
+            }
+        };
+        // A defect must cost the batches it hits, not the thread.
+        let job = work.job();
+        let run = std::panic::AssertUnwindSafe(|| shared.run(work, &mut buffers, slow));
+        if std::panic::catch_unwind(run).is_err() {
+            buffers = ThreadBuffers::new();
+            shared.abandon(job);
+        }
+    }
+}
+
+/// An I/O thread's life.
+fn read_ahead(shared: &Arc<Shared>, slow: &AtomicU64) {
+    let decoder = Decoder { store: &*shared.store, counters: &shared.counters };
+    loop {
+        let (job, plan, group) = {
+            let mut state = shared.state.lock();
+            loop {
+                if state.ending {
+                    return;
+                }
+                let room = state.reading + state.read_ahead.len() < shared.config.io_depth;
+                if slow.load(Relaxed) >= SLOW_READ_NS
+                    && room
+                    && let Some(read) = state.take_read()
+                {
+                    state.reading += 1;
+                    break read;
+                }
+                shared.work.wait(&mut state);
+            }
+        };
+        let mut bytes = Vec::new();
+        let start = Instant::now();
+        let read = plan.groups.get(group).map_or(Ok(()), |g| decoder.read_group(g, &mut bytes));
+        note_read_time(slow, start.elapsed());
+        let mut state = shared.state.lock();
+        state.reading -= 1;
+        let bytes = read.map(|()| bytes);
+        state.read_ahead.push(super::state::ReadAhead { job, plan, group, bytes });
+        drop(state);
+        shared.work.notify_all();
+    }
+}
+
+/// Keeps a running mean over about eight reads.
+fn note_read_time(mean_ns: &AtomicU64, took: Duration) {
+    let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX / 2);
+    let old = mean_ns.load(Relaxed);
+    mean_ns.store(old - old / 8 + took / 8, Relaxed);
+}
+
+/// The ticker's life.
+fn tick(shared: &Arc<Shared>) {
+    let timeout = shared.config.timeout;
+    loop {
+        std::thread::sleep(TICK);
+        let mut state = shared.state.lock();
+        if state.ending {
+            return;
+        }
+        let late = take_late_waiters(&mut state, timeout);
+        drop(state);
+        for (id, waiters, starved) in late {
+            let waited_s = timeout.as_secs();
+            let error = if starved { BatchError::NoMemory { waited_s } } else { BatchError::Timeout { waited_s } };
+            shared.answer(id, waiters, &Err(error));
+        }
+    }
+}
+
+/// Takes the readers for whose batch nothing happened in time; true for those whose job finds no memory.
+fn take_late_waiters(state: &mut State, timeout: Duration) -> Vec<(BatchId, Vec<Waiter>, bool)> {
+    let mut late = Vec::new();
+    let State { batches, jobs, .. } = state;
+    for (&id, slot) in batches.iter_mut() {
+        let Slot::Loading { job, waiters } = slot else { continue };
+        let job = jobs.iter().find(|j| j.id == *job);
+        let idle = job.is_none_or(|j| j.last_progress.elapsed() > timeout);
+        if idle && waiters.iter().any(|w| w.since.elapsed() > timeout) {
+            let starved = job.is_some_and(|j| j.found_no_memory);
+            let (gone, stay) = std::mem::take(waiters).into_iter().partition(|w| w.since.elapsed() > timeout);
+            *waiters = stay;
+            late.push((id, gone, starved));
+        }
+    }
+    late
+}
+
+impl Work {
+    fn job(&self) -> JobId {
+        match self {
+            Self::Plan { job } | Self::Group { job, .. } => *job,
+            Self::Ahead(ahead) => ahead.job,
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, work: Work, buffers: &mut ThreadBuffers, slow: &AtomicU64) {
+        match work {
+            Work::Plan { job } => self.plan(job),
+            Work::Group { job, plan, group } => {
+                let start = Instant::now();
+                let before = self.counters.read_ns.load(Relaxed);
+                self.group(job, &plan, group, None, buffers);
+                // Other threads read at the same time, so this is at most too much, and never more than the group took.
+                let read = Duration::from_nanos(self.counters.read_ns.load(Relaxed) - before);
+                note_read_time(slow, read.min(start.elapsed()));
+            }
+            Work::Ahead(ahead) => {
+                let bytes = Some(ahead.bytes.as_deref().map_err(ReadError::clone));
+                self.group(ahead.job, &ahead.plan, ahead.group, bytes, buffers);
+            }
+        }
+    }
+
+    fn group(
+        &self,
+        job: JobId,
+        plan: &Arc<WindowPlan>,
+        group: usize,
+        bytes: Option<Result<&[u8], ReadError>>,
+        buffers: &mut ThreadBuffers,
+    ) {
+        let Some(group) = plan.groups.get(group) else { return };
+        let decoder = Decoder { store: &*self.store, counters: &self.counters };
+        decoder.run(plan, group, bytes, buffers, &mut |batch| self.deliver(batch, &plan.files));
+        if let Some(job) = self.state.lock().job(job) {
+            job.last_progress = Instant::now();
+        }
+    }
+
+    /// Plans a job: gives memory to as many of its batches as there is memory for, and queues the reads.
+    fn plan(&self, id: JobId) {
+        let start = Instant::now();
+        let Some((pass, window, wanted, urgency)) = self.about_job(id) else { return };
+        let assemblies = self.allocate(pass, window, &wanted, urgency);
+        if !self.keep_allocated(id, &wanted, &assemblies) {
+            return;
+        }
+        let order = if urgency == Urgency::Demand { ReadOrder::Need } else { ReadOrder::File };
+        let plan = Arc::new(WindowPlan::new(&*self.store, assemblies, order));
+        Counters::add(&self.counters.plans, 1);
+        Counters::add(&self.counters.bytes_wanted, plan.wanted_bytes);
+        Counters::add(&self.counters.bytes_needed, plan.needed_filtered_bytes);
+        {
+            let mut state = self.state.lock();
+            if let Some(job) = state.job(id) {
+                job.phase = Phase::Running { plan: Arc::clone(&plan), next: 0 };
+                job.last_progress = Instant::now();
+                job.found_no_memory = false;
+            }
+        }
+        self.work.notify_all();
+        // Batches without any value are complete now; the others lose the planner's share.
+        for batch in &plan.batches {
+            if batch.arrived() {
+                self.deliver(batch, &plan.files);
+            }
+        }
+        Counters::lap(&self.counters.plan_ns, start);
+    }
+
+    fn about_job(&self, id: JobId) -> Option<(crate::order::Pass, u64, Vec<u64>, Urgency)> {
+        let mut state = self.state.lock();
+        let job = state.job(id)?;
+        Some((job.pass, job.window, job.wanted.clone(), job.urgency))
+    }
+
+    /// Lays out the wanted batches and gives them memory, the most wanted first, until there is none left.
+    fn allocate(&self, pass: crate::order::Pass, window: u64, wanted: &[u64], urgency: Urgency) -> Vec<Arc<Assembly>> {
+        let rows = self.order.window_rows(pass, window);
+        let first = self.order.window_batches(pass, window).start;
+        let m = u64::from(self.order.batch_size());
+        let mut assemblies = Vec::with_capacity(wanted.len());
+        for &batch in wanted {
+            let id = BatchId { pass, batch };
+            let from = crate::num::to_usize((batch - first) * m);
+            let len = self.order.batch_len(pass, batch) as usize;
+            let batch_rows = rows[from..from + len].to_vec();
+            let row_starts = self.row_starts(&batch_rows);
+            let n_values: Vec<u64> = row_starts.iter().map(|s| s.last().copied().map_or(0, u64::from)).collect();
+            let n_rows = self.order.batch_len(pass, batch);
+            let layout = self.encoder.layout(BatchShape { n_rows, n_values: &n_values });
+            // Only for readers that wait may batches be thrown away that nobody read yet.
+            let urgency = if self.is_waited_for(id) { Urgency::Demand } else { urgency.max(Urgency::Stream) };
+            let Some(region) = self.make_room(layout.buffer_bytes, urgency) else { break };
+            let pad_rows = self.order.pad_rows(pass, batch);
+            assemblies.push(Arc::new(Assembly::new(id, batch_rows, pad_rows, row_starts, layout, region)));
+        }
+        assemblies
+    }
+
+    fn row_starts(&self, rows: &[u64]) -> Vec<Vec<u32>> {
+        let elements = self.store.schema().elements.iter().enumerate();
+        elements
+            .map(|(e, element)| match element.kind {
+                ElementKind::Dense { .. } => Vec::new(),
+                ElementKind::Sparse { .. } => {
+                    let mut starts = Vec::with_capacity(rows.len() + 1);
+                    let mut at = 0_u32;
+                    starts.push(0);
+                    for &row in rows {
+                        // Below 2^31: batches of the longest rows are refused at mount otherwise.
+                        at += self.store.row_len(e, row);
+                        starts.push(at);
+                    }
+                    starts
+                }
+            })
+            .collect()
+    }
+
+    fn is_waited_for(&self, id: BatchId) -> bool {
+        matches!(self.state.lock().batches.get(&id), Some(Slot::Loading { waiters, .. }) if !waiters.is_empty())
+    }
+
+    /// Memory for a batch, if need be by throwing away what this urgency may.
+    fn make_room(&self, len_bytes: u64, urgency: Urgency) -> Option<super::arena::Region> {
+        loop {
+            if let Some(region) = self.arena.alloc(len_bytes) {
+                return Some(region);
+            }
+            let evicted = self.state.lock().evict(urgency, len_bytes);
+            if evicted.is_empty() {
+                return None;
+            }
+            let unopened = evicted.iter().filter(|e| !e.opened).count();
+            Counters::add(&self.counters.evicted_unopened, unopened as u64);
+        }
+    }
+
+    /// Keeps in the job the batches that got memory. Of the others, those that nobody waits for are forgotten, and the rest waits in
+    /// a job of its own. False if no batch got memory: the job is then starved, or gone.
+    fn keep_allocated(&self, id: JobId, wanted: &[u64], assemblies: &[Arc<Assembly>]) -> bool {
+        let mut state = self.state.lock();
+        let Some(job) = state.job(id) else { return false };
+        let pass = job.pass;
+        let window = job.window;
+        if assemblies.len() == wanted.len() {
+            return true;
+        }
+        let without = &wanted[assemblies.len()..];
+        let mut waited_for = Vec::new();
+        for &batch in without {
+            let key = BatchId { pass, batch };
+            match state.batches.get(&key) {
+                Some(Slot::Loading { waiters, .. }) if !waiters.is_empty() => waited_for.push(batch),
+                _ => {
+                    state.batches.remove(&key);
+                }
+            }
+        }
+        let Some(job) = state.job(id) else { return false };
+        let since = job.last_progress;
+        job.wanted.truncate(assemblies.len());
+        job.undelivered = assemblies.len();
+        let starved = Phase::Queued { starved: true };
+        if assemblies.is_empty() {
+            job.undelivered = waited_for.len();
+            job.wanted = waited_for;
+            job.phase = starved;
+            job.found_no_memory = true;
+            state.jobs.retain(|job| job.undelivered > 0);
+            return false;
+        }
+        if !waited_for.is_empty() {
+            state.requeue(pass, window, waited_for, starved, since);
+        }
+        true
+    }
+
+    /// After a panic in a task of a job: fails what the job has not delivered.
+    fn abandon(&self, id: JobId) {
+        let mut state = self.state.lock();
+        let mut lost = Vec::new();
+        state.batches.retain(|&key, slot| match slot {
+            Slot::Loading { job, waiters } if *job == id => {
+                lost.push((key, std::mem::take(waiters)));
+                false
+            }
+            _ => true,
+        });
+        state.jobs.retain(|job: &Job| job.id != id);
+        drop(state);
+        tracing::error!(job = id, "a task panicked; the batches it was for fail");
+        self.memory_back.store(true, Release);
+        for (key, waiters) in lost {
+            let what = format!("a task of {} batch {} panicked", pass_name(key.pass), key.batch);
+            self.answer(key, waiters, &Err(BatchError::Internal { what }));
+        }
+    }
+}

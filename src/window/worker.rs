@@ -1,0 +1,235 @@
+//! What a worker thread does with one group of chunks: read, decode each chunk once, copy every piece to its place.
+//!
+//! A failure is as small as it can be. If a coalesced read fails, its chunks are read one by one; a chunk that fails fails the batches
+//! that have pieces in it; a column index out of range fails the batch that holds the row.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::assembly::Assembly;
+use super::counters::Counters;
+use super::plan::{ChunkTask, Group, PieceTask, WindowPlan};
+use crate::codec::{Scratch, convert};
+use crate::dtype::{DType, Stored};
+use crate::num::to_usize;
+use crate::store::{Extent, PartRole, ReadError, Store};
+
+/// Buffers of one thread, reused from group to group.
+pub struct ThreadBuffers {
+    /// Stored bytes of a group.
+    stored: Vec<u8>,
+    /// Stored bytes of a chunk that has to be read again as a whole.
+    whole: Vec<u8>,
+    /// One decoded chunk.
+    decoded: Vec<u8>,
+    scratch: Scratch,
+}
+
+impl ThreadBuffers {
+    /// Empty buffers; they grow to what the store's chunks need.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { stored: Vec::new(), whole: Vec::new(), decoded: Vec::new(), scratch: Scratch::default() }
+    }
+}
+
+impl Default for ThreadBuffers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The store and the counters, as the workers use them.
+pub struct Decoder<'a> {
+    /// The dataset.
+    pub store: &'a dyn Store,
+    /// Where work is counted.
+    pub counters: &'a Counters,
+}
+
+impl Decoder<'_> {
+    /// Reads the stored bytes of `group` into `into`.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn read_group(&self, group: &Group, into: &mut Vec<u8>) -> Result<(), ReadError> {
+        let Some((file, address)) = group.at else { return Ok(()) };
+        self.read(file, address, room(into, group.len as usize))
+    }
+
+    fn read(&self, file: u32, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
+        let start = Instant::now();
+        let result = self.store.read_at(file, address, into);
+        Counters::lap(&self.counters.read_ns, start);
+        Counters::add(&self.counters.reads, 1);
+        Counters::add(&self.counters.bytes_read, into.len() as u64);
+        result
+    }
+
+    /// Reads, decodes and scatters a group. `prefetched` are its bytes if another thread read them. Calls `finished` with every batch
+    /// whose last piece this was.
+    pub fn run(
+        &self,
+        plan: &WindowPlan,
+        group: &Group,
+        prefetched: Option<Result<&[u8], ReadError>>,
+        buffers: &mut ThreadBuffers,
+        finished: &mut dyn FnMut(&Arc<Assembly>),
+    ) {
+        let mut stored = std::mem::take(&mut buffers.stored);
+        let read = match prefetched {
+            Some(Ok(bytes)) => Ok(bytes),
+            Some(Err(error)) => Err(error),
+            None => self.read_group(group, &mut stored).map(|()| &stored[..group.len as usize]),
+        };
+        let tasks = &plan.tasks[group.tasks.start as usize..group.tasks.end as usize];
+        for task in tasks {
+            let result = match (&read, task.extent, group.at) {
+                (Ok(bytes), Extent::File { address, len, .. }, Some((_, start))) => {
+                    let from = to_usize(address - start);
+                    self.chunk(plan, task, &bytes[from..from + len as usize], buffers)
+                }
+                (Err(_), Extent::File { file, address, len, .. }, _) if tasks.len() > 1 => {
+                    let mut alone = vec![0; len as usize];
+                    self.read(file, address, &mut alone).and_then(|()| self.chunk(plan, task, &alone, buffers))
+                }
+                (Err(error), Extent::File { .. }, _) => Err(error.clone()),
+                (_, Extent::Resident, _) | (Ok(_), _, None) => self.chunk(plan, task, &[], buffers),
+            };
+            self.settle(plan, task, result, finished);
+        }
+        buffers.stored = stored;
+    }
+
+    /// Counts down the batches of a chunk's pieces; fails them if the chunk failed.
+    fn settle(
+        &self,
+        plan: &WindowPlan,
+        task: &ChunkTask,
+        result: Result<(), ReadError>,
+        finished: &mut dyn FnMut(&Arc<Assembly>),
+    ) {
+        let pieces = pieces_of(plan, task);
+        for piece in pieces {
+            let batch = &plan.batches[piece.batch as usize];
+            if let Err(error) = &result {
+                batch.fail(error.clone().into());
+            }
+            if batch.arrived() {
+                finished(batch);
+            }
+        }
+    }
+
+    /// Decodes one chunk and scatters its pieces.
+    fn chunk(
+        &self,
+        plan: &WindowPlan,
+        task: &ChunkTask,
+        stored: &[u8],
+        buffers: &mut ThreadBuffers,
+    ) -> Result<(), ReadError> {
+        let part = task.part as usize;
+        let item = self.store.schema().parts[part].stored.dtype.size_bytes();
+        Counters::add(&self.counters.chunks, 1);
+        let is_file = matches!(task.extent, Extent::File { .. });
+        let start = Instant::now();
+        if is_file && self.store.is_plain(part, task.chunk) {
+            self.scatter(plan, task, stored, task.need.start);
+            Counters::lap(&self.counters.scatter_ns, start);
+            return Ok(());
+        }
+        let mut decoded = std::mem::take(&mut buffers.decoded);
+        let chunk_bytes = self.store.chunk_bytes(part);
+        let result = self.decode(task, stored, buffers, room(&mut decoded, chunk_bytes));
+        let start = Counters::lap(&self.counters.decode_ns, start);
+        if result.is_ok() {
+            let from = task.need.start as usize * item;
+            self.scatter(plan, task, &decoded[from..task.need.end as usize * item], task.need.start);
+            Counters::lap(&self.counters.scatter_ns, start);
+        }
+        buffers.decoded = decoded;
+        result
+    }
+
+    fn decode(
+        &self,
+        task: &ChunkTask,
+        stored: &[u8],
+        buffers: &mut ThreadBuffers,
+        decoded: &mut [u8],
+    ) -> Result<(), ReadError> {
+        let part = task.part as usize;
+        let scratch = &mut buffers.scratch;
+        let result = self.store.decode(part, task.chunk, task.need.clone(), stored, false, scratch, decoded);
+        let result = match result {
+            Err(ReadError::Short) => {
+                Counters::add(&self.counters.prefix_retries, 1);
+                let mut whole: &mut [u8] = &mut [];
+                if let Extent::File { file, address, len, .. } =
+                    self.store.extent(part, task.chunk, task.need.clone(), true)
+                {
+                    whole = room(&mut buffers.whole, len as usize);
+                    self.read(file, address, whole)?;
+                }
+                self.store.decode(part, task.chunk, task.need.clone(), whole, true, scratch, decoded)
+            }
+            other => other,
+        };
+        Counters::add(&self.counters.bytes_decoded, result?);
+        Ok(())
+    }
+
+    /// Copies the pieces of a chunk to their places. `elements` holds the elements from number `first` of the chunk on.
+    fn scatter(&self, plan: &WindowPlan, task: &ChunkTask, elements: &[u8], first: u32) {
+        let schema = self.store.schema();
+        let part = &schema.parts[task.part as usize];
+        let element = &schema.elements[part.element];
+        let item = part.stored.dtype.size_bytes();
+        let mut copied = 0;
+        for piece in pieces_of(plan, task) {
+            let from = (piece.from - first) as usize * item;
+            let source = &elements[from..from + piece.len as usize * item];
+            let batch = &plan.batches[piece.batch as usize];
+            match part.role {
+                PartRole::Values => {
+                    copy_values(part.stored, source, batch.piece_bytes(piece.dest, source.len()));
+                    copied += source.len();
+                }
+                PartRole::Indices => {
+                    let len = piece.len as usize * 4;
+                    let out = batch.piece_bytes(piece.dest, len);
+                    if let Err(bad) = convert::indices_to_i32(source, part.stored, element.n_cols, out) {
+                        let reason = bad.to_string();
+                        let row = batch.rows[piece.slot as usize];
+                        batch.fail(self.store.bad_row(task.part as usize, row, reason).into());
+                    }
+                    copied += len;
+                }
+            }
+        }
+        Counters::add(&self.counters.bytes_copied, copied as u64);
+        Counters::add(&self.counters.pieces, u64::from(task.pieces.end - task.pieces.start));
+    }
+}
+
+/// Copies values in their own type, to little-endian.
+fn copy_values(stored: Stored, source: &[u8], out: &mut [u8]) {
+    match stored.dtype {
+        // Any non-zero byte is true; readers of BOOL may assume 0 or 1.
+        DType::Bool => out.iter_mut().zip(source).for_each(|(out, &byte)| *out = u8::from(byte != 0)),
+        dtype => convert::copy_elements(source, out, dtype.size_bytes(), stored.big_endian),
+    }
+}
+
+fn pieces_of<'a>(plan: &'a WindowPlan, task: &ChunkTask) -> &'a [PieceTask] {
+    &plan.pieces[task.pieces.start as usize..task.pieces.end as usize]
+}
+
+/// The first `len` bytes of a buffer, which grows if it must and never shrinks, so that it is zeroed once.
+fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+    &mut buffer[..len]
+}
