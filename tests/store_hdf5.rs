@@ -338,6 +338,31 @@ fn codes_of_all_ones_are_missing() {
 }
 
 #[test]
+fn text_of_every_layout() {
+    let texts: Vec<VarLenUnicode> = ["", "ä", "two words", "3", "four"].map(|t| t.parse().unwrap()).to_vec();
+    let (_dir, path) = file(|f| {
+        let obs = f.group("obs").unwrap();
+        attr(&obs, "encoding-version", "0.2.0");
+        let compact = obs.new_dataset_builder().with_data(&texts).layout(hdf5::plist::dataset_create::Layout::Compact);
+        compact.create("compact").unwrap();
+        obs.new_dataset_builder().with_data(&texts).chunk([2]).shuffle().deflate(1).create("chunked").unwrap();
+        obs.new_dataset::<VarLenUnicode>().chunk([2]).shape([ROWS]).create("never_written").unwrap();
+        // Attributes of variable length are read from the heap as well.
+        let order: Vec<VarLenUnicode> = ["never_written", "chunked", "compact"].map(|t| t.parse().unwrap()).to_vec();
+        obs.new_attr_builder().with_data(&order).create("column-order").unwrap();
+    });
+    let opened = open(&path, &Selection { obs: ObsChoice::All, ..select(None) });
+    let names: Vec<&str> = opened.columns.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["never_written", "chunked", "compact"]);
+    for (column, expected) in opened.columns.iter().zip([[""; 5], ["", "ä", "two words", "3", "four"]].iter().cycle())
+    {
+        let ColumnData::Strings(found) = &column.data else { panic!() };
+        let expected = if column.name == "compact" { &["", "ä", "two words", "3", "four"] } else { expected };
+        assert_eq!(&found.iter().collect::<Vec<_>>(), expected, "{}", column.name);
+    }
+}
+
+#[test]
 fn genes_can_be_chosen_by_a_boolean_column() {
     let (_dir, path) = file(|f| {
         let var = f.group("var").unwrap();

@@ -5,10 +5,10 @@
 //! error stack printed. Handles are [`Id`]s, closed on drop.
 //!
 //! The library is asked for structure only: links, attributes, data types, creation properties and chunk addresses. Values
-//! of datasets never come through it, so that no filter of the library and none of its heap code ever runs on them.
+//! of datasets (but compact ones, which lie in their header) never come through it, so that no filter of the library and none
+//! of its heap code ever runs on them.
 //!
-//! It reads the file through a driver of ours, see [`driver`]. Should a damaged file still send it into an endless loop, calls
-//! leave a trace that a watcher can see, see [`progress`].
+//! It reads the file through a driver of ours ([`driver`]), and hands out references to text instead of text ([`text`]).
 //!
 //! Enumerations are declared here as plain integers: those of the bindings do not list every value that a damaged file
 //! can hold, and an unlisted one would be undefined behaviour.
@@ -18,7 +18,6 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use hdf5_sys::h5::{H5_index_t, H5_iter_order_t, H5dont_atexit, H5open, hsize_t};
 use hdf5_sys::h5a::{H5Aexists, H5Aget_space, H5Aget_type, H5Aopen, H5Aread};
@@ -36,14 +35,16 @@ use hdf5_sys::h5p::{
 };
 use hdf5_sys::h5r::{H5R_type_t, H5Rdereference2};
 use hdf5_sys::h5s::{H5S_ALL, H5Sget_simple_extent_dims, H5Sget_simple_extent_ndims};
-use hdf5_sys::h5t::{H5T_STD_REF_OBJ, H5Tequal, H5Treclaim};
+use hdf5_sys::h5t::{H5T_STD_REF_OBJ, H5Tequal};
 
 use crate::store::file::SourceFile;
 
 mod datatype;
 mod driver;
+mod text;
 
 pub use datatype::*;
+pub use text::text_reference_type;
 
 mod ffi {
     use super::{c_char, c_int, c_uint, c_void, hid_t};
@@ -162,40 +163,10 @@ pub struct ListedChunk<'a> {
     pub len_bytes: u64,
 }
 
-/// Calls that are inside the library, and a number that changes whenever one begins, ends, or gets on.
-static DEPTH: AtomicU32 = AtomicU32::new(0);
-static STEPS: AtomicU64 = AtomicU64::new(0);
-
-/// What a watcher needs to tell a library that works from one that hangs: if a call is inside, and a number that changes
-/// as the calls get on.
-#[must_use]
-pub fn progress() -> (bool, u64) {
-    (DEPTH.load(Ordering::Relaxed) > 0, STEPS.load(Ordering::Relaxed))
-}
-
-/// Marks a call as inside the library while it lives.
-struct Inside;
-
-impl Inside {
-    fn enter() -> Self {
-        DEPTH.fetch_add(1, Ordering::Relaxed);
-        STEPS.fetch_add(1, Ordering::Relaxed);
-        Self
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        STEPS.fetch_add(1, Ordering::Relaxed);
-        DEPTH.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Runs `f` while holding the library's lock, on a prepared library.
-pub fn locked<T>(f: impl FnOnce() -> T) -> T {
+fn locked<T>(f: impl FnOnce() -> T) -> T {
     static PREPARED: Once = Once::new();
     let _guard = hdf5_sys::LOCK.lock();
-    let _inside = Inside::enter();
     PREPARED.call_once(|| {
         // SAFETY: called under the lock; none of the calls takes a pointer.
         unsafe {
@@ -203,6 +174,7 @@ pub fn locked<T>(f: impl FnOnce() -> T) -> T {
             H5open();
             ffi::H5PLset_loading_state(0);
         }
+        text::register();
     });
     // SAFETY: under the lock; no callback and no data are given. Repeated, since the setting may belong to a thread.
     unsafe { H5Eset_auto2(H5E_DEFAULT, None, ptr::null_mut()) };
@@ -380,34 +352,13 @@ pub fn attribute_shape(attribute: &Id) -> Result<Shape> {
     shape(&new_id(|| unsafe { H5Aget_space(attribute.0) })?)
 }
 
-/// Reads an attribute of fixed-size elements as stored. `len_bytes` is elements times element size.
+/// Reads an attribute as stored. `datatype` is its own type, or for variable-length text [`text_reference_type`];
+/// `len_bytes` is elements times the size of `datatype`.
 pub fn read_attribute(attribute: &Id, datatype: &Id, len_bytes: usize) -> Result<Vec<u8>> {
     let mut buf = vec![0_u8; len_bytes];
-    // SAFETY: the memory type is the stored one, so the library writes elements * element size = `len_bytes` bytes.
+    // SAFETY: the library writes elements * element size of the memory type = `len_bytes` bytes.
     checked(|| unsafe { H5Aread(attribute.0, datatype.0, buf.as_mut_ptr().cast()) })?;
     Ok(buf)
-}
-
-/// Reads an attribute of `n` variable-length strings.
-pub fn read_attribute_strings(attribute: &Id, datatype: &Id, n: usize) -> Result<Vec<Vec<u8>>> {
-    let mut pointers: Vec<*mut c_char> = vec![ptr::null_mut(); n];
-    // SAFETY: a variable-length string in memory is one pointer, and the attribute has `n` of them.
-    checked(|| unsafe { H5Aread(attribute.0, datatype.0, pointers.as_mut_ptr().cast()) })?;
-    let texts = pointers
-        .iter()
-        .map(|&p| {
-            if p.is_null() {
-                Vec::new()
-            } else {
-                // SAFETY: the library filled the pointer with a null-terminated string, freed only below.
-                unsafe { CStr::from_ptr(p) }.to_bytes().to_vec()
-            }
-        })
-        .collect();
-    // SAFETY: gives back the strings just read, with the same type and extent.
-    let _ = new_id(|| unsafe { H5Aget_space(attribute.0) })
-        .map(|space| locked(|| unsafe { H5Treclaim(datatype.0, space.0, H5P_DEFAULT, pointers.as_mut_ptr().cast()) }));
-    Ok(texts)
 }
 
 /// Opens the object that a stored object reference of `file` points to.
@@ -550,7 +501,6 @@ unsafe extern "C" fn visit_chunk(
     // SAFETY: the library passes `rank` offsets and the `Visit` given by `visit_chunks`.
     unsafe {
         let Some(visit) = data.cast::<Visit<'_>>().as_mut() else { return -1 };
-        STEPS.fetch_add(1, Ordering::Relaxed);
         let offset = std::slice::from_raw_parts(offset, visit.rank);
         c_int::from(!(visit.each)(ListedChunk { offset, mask, address, len_bytes }))
     }
@@ -565,11 +515,11 @@ pub fn visit_chunks(dataset: &Id, rank: usize, each: &mut dyn FnMut(ListedChunk<
     Ok(())
 }
 
-/// Reads a dataset of compact layout as stored. `len_bytes` is elements times element size. Only for types without
-/// variable-length members or references.
+/// Reads a dataset of compact layout as stored, `datatype` and `len_bytes` as in [`read_attribute`]. Only for types without
+/// variable-length members.
 pub fn read_compact(dataset: &Id, datatype: &Id, len_bytes: usize) -> Result<Vec<u8>> {
     let mut buf = vec![0_u8; len_bytes];
-    // SAFETY: the memory type is the stored one, so the library writes elements * element size = `len_bytes` bytes.
+    // SAFETY: the library writes elements * element size of the memory type = `len_bytes` bytes.
     checked(|| unsafe { H5Dread(dataset.0, datatype.0, H5S_ALL, H5S_ALL, H5P_DEFAULT, buf.as_mut_ptr().cast()) })?;
     Ok(buf)
 }

@@ -14,11 +14,9 @@ mod library;
 mod node;
 mod superblock;
 mod types;
-mod watch;
 
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
 
 use super::node::{NodeRef, Source};
 use super::root::Root;
@@ -28,10 +26,6 @@ use crate::store::error::OpenError;
 use crate::store::file::SourceFile;
 use node::H5File;
 pub use superblock::looks_like_hdf5;
-use watch::Lost;
-
-/// A call into the library that gets nowhere for this long is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Lists what the file at `path` holds.
 ///
@@ -46,8 +40,7 @@ pub fn catalog(path: &Path) -> Result<Catalog, OpenError> {
 /// # Errors
 /// [`OpenError`] if something of it does not exist, cannot be served, or is damaged.
 pub fn open(path: &Path, selection: &Selection) -> Result<Opened, OpenError> {
-    let wanted = selection.clone();
-    let (file, selected) = with_root(path, move |root| select::open(root, &wanted))?;
+    let (file, selected) = with_root(path, |root| select::open(root, selection))?;
     let Selected { x_kind, n_obs, n_vars, var_names, obs_names, elements, columns, .. } = selected;
     Ok(Opened {
         file,
@@ -66,26 +59,12 @@ pub fn open(path: &Path, selection: &Selection) -> Result<Opened, OpenError> {
 
 /// Opens the file, lets `read` look at its root group, and closes everything of the library again. The file is returned
 /// with the stamp it had before anything was read; if it changed since, what was read is not to be trusted.
-fn with_root<T: Send + 'static>(
-    path: &Path,
-    read: impl FnOnce(NodeRef) -> Result<T, OpenError> + Send + 'static,
-) -> Result<(SourceFile, T), OpenError> {
+fn with_root<T>(path: &Path, read: impl FnOnce(NodeRef) -> Result<T, OpenError>) -> Result<(SourceFile, T), OpenError> {
     // A named pipe would block the open.
     let metadata = std::fs::metadata(path).map_err(|source| OpenError::Io { file: path.to_owned(), source })?;
     if !metadata.is_file() {
         return Err(OpenError::refused(path, "file", "is not a regular file", "give an .h5ad file"));
     }
-    let owned = path.to_owned();
-    watch::run(PATIENCE, move || read_root(&owned, read)).unwrap_or_else(|lost| {
-        let reason = match lost {
-            Lost::Hung => format!("HDF5 made no progress for {} s", PATIENCE.as_secs()),
-            Lost::Failed => "reading it failed inside this program".to_owned(),
-        };
-        Err(OpenError::refused(path, "file", reason, "the file is damaged, or its storage hangs: copy it again"))
-    })
-}
-
-fn read_root<T>(path: &Path, read: impl FnOnce(NodeRef) -> Result<T, OpenError>) -> Result<(SourceFile, T), OpenError> {
     let file = Rc::new(SourceFile::open(path)?);
     let superblock = superblock::read(&file)?;
     let h5 = H5File::open(Source::new(Rc::clone(&file)), &superblock)?;

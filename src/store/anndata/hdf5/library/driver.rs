@@ -1,9 +1,7 @@
 //! The file driver that the library reads through: our own descriptor, `pread` and nothing else.
 //!
 //! The library would open the path itself, a second time, and lock the file if the environment says so. A driver of our own
-//! makes it read the descriptor whose stamp was taken, without any lock. It is also the place to look at what the library
-//! is about to parse: HDF5 2.2 loops forever on a text heap in which a free object claims the size 0, which one flipped
-//! byte brings about, so collections are walked here first and a bad one is a read error.
+//! makes it read the descriptor whose stamp was taken, without any lock.
 //!
 //! The structures are those of `H5FDdevelop.h` of HDF5 2.2, class version 1; the bindings have an older layout. The library
 //! refuses a class of another version.
@@ -17,7 +15,6 @@ use std::{fs, ptr, slice};
 use hdf5_sys::h5i::hid_t;
 use hdf5_sys::h5p::{H5Pget_driver_info, H5Pset_driver};
 
-use crate::num::to_usize;
 use crate::store::file::SourceFile;
 
 use super::{Id, Result, checked, new_id};
@@ -93,8 +90,6 @@ struct Target {
 const CLASS_VERSION: c_uint = 1;
 /// Driver numbers from 256 to 511 are free for experiments.
 const DRIVER_VALUE: c_int = 500;
-/// Collections hold 64 KiB, or one long text.
-const MAX_COLLECTION_BYTES: u64 = 64 << 20;
 /// Accumulate small metadata reads, and data sieving: what the library does for local files.
 const FEATURES: c_ulong = 0x0004 | 0x0008;
 
@@ -226,79 +221,9 @@ unsafe extern "C" fn read(
     if source.read_exact_at(present, address).is_err() {
         return -1;
     }
-    let left = file.source.size.saturating_sub(address);
-    let harmless = match collection_size(out) {
-        None => true,
-        Some(size) if size > left.min(MAX_COLLECTION_BYTES) => false,
-        Some(size) => match out.get(..to_usize(size)) {
-            Some(all) => ends(all),
-            None => {
-                let mut all = vec![0; to_usize(size)];
-                source.read_exact_at(&mut all, address).is_ok() && ends(&all)
-            }
-        },
-    };
-    if harmless { 0 } else { -1 }
+    0
 }
 
 unsafe extern "C" fn write(_: *mut DriverFile, _: c_int, _: hid_t, _: u64, _: usize, _: *const c_void) -> c_int {
     -1
-}
-
-/// The size that a collection of the text heap claims, if `bytes` begin one. The library reads its first 4 KiB, and then
-/// the rest.
-fn collection_size(bytes: &[u8]) -> Option<u64> {
-    let rest = bytes.strip_prefix(b"GCOL\x01")?;
-    Some(u64::from_le_bytes(rest.get(3..11)?.try_into().ok()?))
-}
-
-/// False if walking the objects of a collection as the library does would never end, or end elsewhere.
-fn ends(collection: &[u8]) -> bool {
-    let mut rest = collection.get(16..).unwrap_or_default();
-    while let Some((header, _)) = rest.split_first_chunk::<16>() {
-        let [low, high, _, _, _, _, _, _, content @ ..] = *header;
-        let Ok(content) = usize::try_from(u64::from_le_bytes(content)) else { return false };
-        let step = if [low, high] == [0, 0] {
-            Some(content) // the free rest, its header included
-        } else {
-            content.checked_next_multiple_of(8).and_then(|padded| padded.checked_add(16))
-        };
-        match step.filter(|step| *step > 0).and_then(|step| rest.get(step..)) {
-            Some(next) => rest = next,
-            None => return false,
-        }
-    }
-    true
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn collection(objects: &[(u16, u64)]) -> Vec<u8> {
-        let mut bytes = b"GCOL\x01\0\0\0".to_vec();
-        bytes.extend_from_slice(&4096_u64.to_le_bytes());
-        for (index, size) in objects {
-            bytes.extend_from_slice(&index.to_le_bytes());
-            bytes.extend_from_slice(&[0; 6]);
-            bytes.extend_from_slice(&size.to_le_bytes());
-            if *index > 0 {
-                bytes.resize(bytes.len() + usize::try_from(*size).unwrap_or(0).min(64).next_multiple_of(8), 7);
-            }
-        }
-        bytes.resize(4096, 0);
-        bytes
-    }
-
-    #[test]
-    fn heaps_that_never_end_are_seen() {
-        assert!(ends(&collection(&[(1, 5), (2, 8), (0, 4096 - 16 - 24 - 24)])));
-        assert!(!ends(&collection(&[(1, 5), (0, 0)])), "a free object of no size");
-        assert!(!ends(&collection(&[(1, 5)])), "zeros where an object should be");
-        assert!(!ends(&collection(&[(1, u64::MAX - 3)])));
-        assert!(!ends(&collection(&[(1, 5000)])));
-        assert_eq!(collection_size(&collection(&[])), Some(4096));
-        assert_eq!(collection_size(b"GCOL\x01 cut off"), None);
-        assert_eq!(collection_size(b"anything else at all"), None);
-    }
 }
