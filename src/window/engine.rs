@@ -143,6 +143,10 @@ impl Batches for Engine {
         self.shared.open(id, reply);
     }
 
+    fn expect_hosts(&self, n_hosts: u32) {
+        self.shared.state.lock().streams.expect_hosts(n_hosts);
+    }
+
     fn status_json(&self) -> serde_json::Value {
         self.shared.status_json()
     }
