@@ -44,6 +44,7 @@ fn schema() -> Schema {
             kind: ElementKind::Sparse { data: 0, indices: 1 },
             n_cols: N_VARS,
             dtype: DType::F32,
+            index_dtype: DType::I32,
             gene_axis: true,
         }],
         parts: vec![part(PartRole::Values, DType::F32), part(PartRole::Indices, DType::I32)],

@@ -120,7 +120,23 @@ def quality(results: list[dict]) -> str:
                 c = longest["config"]
                 order = label(longest) if longest["bench"] != "shufflefs" else f"**shufflefs**, {c['blocks_per_window']:.0f} blocks per window"
                 lines.append(f"| {file} | {order} | {longest['entropy']:.3f} | {longest['entropy_sd']:.3f} | {longest['entropy_n']:,} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *verdicts(results)])
+
+
+def verdicts(results: list[dict]) -> list[str]:
+    """Whether batches are as mixed as those of the peer's best shuffle, up to two standard errors of the difference."""
+    lines = []
+    for file in in_order(results, "file"):
+        pair = [max(found, key=lambda r: r["entropy_n"]) for case in ("readinto", PEERS[1]) if (found := of(results, file, case))]
+        if len(pair) == 2:
+            ours, peer = pair
+            error = sum(r["entropy_sd"] ** 2 / r["entropy_n"] for r in pair) ** 0.5
+            is_reached = ours["entropy"] >= peer["entropy"] - 2 * error
+            lines.append(
+                f"{file}: shufflefs {ours['entropy']:.3f}, {label(peer)} {peer['entropy']:.3f}, standard error of the difference "
+                f"{error:.3f}: {'as well mixed or better' if is_reached else '**mixed less**'}.  "
+            )
+    return lines
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ use super::worker::{Decoder, ThreadBuffers};
 use super::{BatchError, BatchId};
 use crate::batch::{BatchContext, BatchShape, Encoder, Layout};
 use crate::order::{Order, Pass};
-use crate::store::{ElementKind, Extent, PartRole, Store};
+use crate::store::{ElementKind, Extent, Store};
 
 /// What was read and decoded.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Decoded {
     /// What the rows take as they are stored, compressed: of each chunk the share of its elements that belongs to them. Over a whole
     /// epoch these are the bytes of the arrays in the file. The denominator of the read amplification.
     pub stored_bytes: f64,
-    /// What the rows take in batches: values in their own type, indices as int32. The denominator of copies per value.
+    /// What the rows take in batches, in the types that are served. The denominator of copies per value.
     pub served_bytes: u64,
     /// The work.
     pub counters: CounterValues,
@@ -50,14 +50,17 @@ pub fn decode_windows(
     let sink = Sink::new(store).map_err(internal)?;
     let feed = Mutex::new(Feed { windows, go_on, current: None, total: Decoded::default() });
     let work = || -> Result<(), BatchError> {
-        let mut buffers = ThreadBuffers::new();
+        let (mut buffers, mut stored) = (ThreadBuffers::new(), Vec::new());
         let decoder = Decoder { store, counters: &counters };
         loop {
             let (plan, group) = match feed.lock().take(store, order, &sink, &counters) {
                 None => return Ok(()),
                 Some(next) => next?,
             };
-            decoder.run(&plan, &plan.groups[group], None, &mut buffers, &mut |_| ());
+            let group = &plan.groups[group];
+            let read = decoder.read_group(group, &mut stored);
+            let read = read.map(|()| &stored[..group.len as usize]);
+            decoder.run(&plan, group, read, &mut buffers, &mut |_| ());
         }
     };
     std::thread::scope(|scope| {
@@ -159,7 +162,7 @@ impl<W: Iterator<Item = (Pass, u64)>, G: Fn(u64) -> bool> Feed<W, G> {
         for (i, task) in (0_u32..).zip(&mut plan.tasks) {
             let part = &store.schema().parts[task.part as usize];
             let item = part.stored.dtype.size_bytes() as u64;
-            let served_item = if part.role == PartRole::Indices { 4 } else { item };
+            let served_item = store.schema().elements[part.element].served(part.role).size_bytes() as u64;
             let wanted = plan.pieces[task.pieces.start as usize..task.pieces.end as usize].iter();
             let n_wanted: u64 = wanted.map(|piece| u64::from(piece.len)).sum();
             self.total.served_bytes += n_wanted * served_item;
