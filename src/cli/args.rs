@@ -31,6 +31,8 @@ pub enum Command {
     Export(ExportArgs),
     /// Show the state of a mount, or list all mounts
     Status(StatusArgs),
+    /// Measure how fast a dataset is decoded, made into batches, and read through a mount
+    Bench(BenchArgs),
 }
 
 /// Options that decide what the batches are. Shared by all commands that serve batches, and the content of a `--config` file.
@@ -261,6 +263,32 @@ pub struct StatusArgs {
     #[arg(value_name = "MNT")]
     pub mount_point: Option<PathBuf>,
     /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `shufflefs bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// The dataset
+    #[arg(value_name = "SOURCE")]
+    pub sources: Vec<PathBuf>,
+    /// What the batches are.
+    #[command(flatten)]
+    pub dataset: DatasetArgs,
+    /// Also read through a private mount, which is made for this
+    #[arg(long, help_heading = "Measurement")]
+    pub mount: bool,
+    /// Epochs to read, from epoch 0 on
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Measurement")]
+    pub epochs: u32,
+    /// Stop with the window that reaches N rows
+    #[arg(long, value_name = "N", help_heading = "Measurement")]
+    pub rows: Option<u64>,
+    /// Stop each measurement with the window that reaches S seconds
+    #[arg(long, value_name = "S", help_heading = "Measurement")]
+    pub seconds: Option<f64>,
+    /// Print JSON, one line per measurement
     #[arg(long)]
     pub json: bool,
 }

@@ -20,6 +20,7 @@ pub mod arena;
 pub mod assembly;
 pub mod cost;
 pub mod counters;
+pub mod decode_only;
 pub mod engine;
 mod errors;
 pub mod image;
