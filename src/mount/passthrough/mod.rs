@@ -137,7 +137,8 @@ impl Passthrough {
             match self.tmpfs.file(size_bytes) {
                 Ok(file) => return Some(file),
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::ENOMEM)) => {
-                    let evicted = self.table.lock().evict(size_bytes);
+                    let free_bytes = self.tmpfs.limit_bytes().saturating_sub(self.tmpfs.used_bytes());
+                    let evicted = self.table.lock().evict(size_bytes.saturating_sub(free_bytes).max(1));
                     if evicted.is_empty() {
                         return None;
                     }
