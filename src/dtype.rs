@@ -32,6 +32,22 @@ pub enum DType {
 }
 
 impl DType {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Bool,
+        Self::U8,
+        Self::I8,
+        Self::U16,
+        Self::I16,
+        Self::F16,
+        Self::U32,
+        Self::I32,
+        Self::F32,
+        Self::U64,
+        Self::I64,
+        Self::F64,
+    ];
+
     /// Size of one element in bytes: 1, 2, 4 or 8.
     #[must_use]
     pub const fn size_bytes(self) -> usize {
@@ -59,6 +75,25 @@ impl DType {
             Self::U64 => "uint64",
             Self::I64 => "int64",
             Self::F64 => "float64",
+        }
+    }
+
+    /// The type that numpy calls `name`.
+    #[must_use]
+    pub fn from_numpy_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dtype| dtype.numpy_name() == name)
+    }
+
+    /// How many columns an index of this type can number, at most 2^31 as everywhere; 0 for types that are no integers.
+    #[must_use]
+    pub const fn n_indices(self) -> u64 {
+        match self {
+            Self::U8 => 1 << 8,
+            Self::I8 => 1 << 7,
+            Self::U16 => 1 << 16,
+            Self::I16 => 1 << 15,
+            Self::U32 | Self::I32 | Self::U64 | Self::I64 => 1 << 31,
+            Self::Bool | Self::F16 | Self::F32 | Self::F64 => 0,
         }
     }
 

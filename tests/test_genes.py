@@ -135,3 +135,59 @@ def test_the_order_does_not_depend_on_what_is_served(cells, tmp_path):
         with Mount(path, options=["--batch-size", "32", *options]) as mnt:
             rows.append(Pass(mnt / "epoch-00001").rows.tolist())
     assert all(r == rows[0] for r in rows)
+
+
+# ------------------------------------------------------------------------------------------------------------- narrow types
+@pytest.mark.parametrize("x_dtype,index_dtype", [("uint8", "uint8"), ("uint16", "uint16"), ("int64", "int64"), ("float16", "int16"), ("float64", "int32")])
+def test_values_in_other_types(cells, x_dtype, index_dtype):
+    path, x = cells
+    options = ["--batch-size", "32", "--x-dtype", x_dtype, "--index-dtype", index_dtype, "--layers", "twice"]
+    with Mount(path, options=options) as mnt:
+        epoch = Pass(mnt / "epoch-00000")
+        for name in epoch.batch_names:
+            t = Batch((epoch.folder / name).read_bytes()).tensors
+            assert (t["X.data"].dtype, t["X.indices"].dtype) == (np.dtype(x_dtype), np.dtype(index_dtype))
+            assert (t["layers.twice.data"].dtype, t["layers.twice.indices"].dtype) == (np.dtype("f4"), np.dtype(index_dtype))
+            got = sp.csr_matrix((t["X.data"].astype("f4"), t["X.indices"].astype("i4"), t["X.indptr"]), tuple(t["X.shape"]))
+            assert (got != x[t["row"]]).nnz == 0
+
+
+def test_narrow_types_with_chosen_genes(cells, tmp_path):
+    path, x = cells
+    genes = tmp_path / "genes.txt"
+    genes.write_text("gene41\ngene0\ngene17\n")
+    for dense in ([], ["--dense"]):
+        with Mount(path, options=["--batch-size", "32", "--genes", genes, "--x-dtype", "uint8", "--index-dtype", "uint8", *dense]) as mnt:
+            for name in Pass(mnt / "inorder").batch_names:
+                t = Batch((mnt / "inorder" / name).read_bytes()).tensors
+                want = x[t["row"]][:, [41, 0, 17]].toarray()
+                got = t["X"] if dense else sp.csr_matrix((t["X.data"], t["X.indices"], t["X.indptr"]), tuple(t["X.shape"])).toarray()
+                np.testing.assert_array_equal(got, want)
+
+
+def test_a_value_that_does_not_fit_fails_its_batch(cells, tmp_path):
+    a = anndata.read_h5ad(cells[0])
+    a.X[100, 3] = 300.0
+    a.X[200, 4] = 0.5
+    path = tmp_path / "cells.h5ad"
+    a.write_h5ad(path)
+    with Mount(path, options=["--batch-size", "16", "--x-dtype", "uint8"]) as mnt:
+        epoch = Pass(mnt / "epoch-00000")
+        rows = np.array_split(epoch.rows, range(16, N_ROWS, 16))
+        for name, want in zip(epoch.batch_names, rows, strict=True):
+            if {100, 200} & set(want.tolist()):
+                with pytest.raises(OSError) as caught:
+                    (epoch.folder / name).read_bytes()
+                assert caught.value.errno == 5
+            else:
+                assert Batch((epoch.folder / name).read_bytes()).rows.tolist() == want.tolist()
+        errors = (mnt / ".shufflefs/errors.tsv").read_text()
+        assert "row 100" in errors and "300" in errors and "row 200" in errors and "0.5" in errors
+
+
+def test_types_that_cannot_be(cells):
+    path, _ = cells
+    code, line = refusal("--index-dtype", "float32", path)
+    assert code == 2 and "--index-dtype" in line and "uint16" in line
+    code, line = refusal("--x-dtype", "bool", path)
+    assert code == 2 and "--x-dtype" in line

@@ -175,12 +175,12 @@ impl BatchSpec {
     }
 
     fn element_fields(&self, i: ElementId, name: &str, fields: &mut Vec<Field>) {
-        let dtype = self.schema.elements[i].dtype;
+        let (dtype, index_dtype) = (self.schema.elements[i].dtype, self.schema.elements[i].index_dtype);
         let field = |name: String, dtype, content, extent| Field { name, dtype, content, extent };
         match self.render(i) {
             Render::Csr | Render::CsrGenes => {
                 fields.push(field(format!("{name}.data"), dtype, Content::Data(i), FieldExtent::Values(i)));
-                fields.push(field(format!("{name}.indices"), DType::I32, Content::Indices(i), FieldExtent::Values(i)));
+                fields.push(field(format!("{name}.indices"), index_dtype, Content::Indices(i), FieldExtent::Values(i)));
                 fields.push(field(format!("{name}.indptr"), DType::I32, Content::IndPtr(i), FieldExtent::RowsPlusOne));
                 fields.push(field(format!("{name}.shape"), DType::I64, Content::Shape(i), FieldExtent::Two));
             }

@@ -20,13 +20,14 @@ pub(super) fn two_ranges(buffer: &mut [u8], a: Range<u64>, b: Range<u64>) -> (&m
     }
 }
 
-/// Drops the genes that are not chosen, row by row and in place, and renumbers the others. `data` and `indices` (int32) hold the rows at `starts`.
+/// Drops the genes that are not chosen, row by row and in place, and renumbers the others. `data` and `indices`, of `item` and `index_item` bytes each, hold the rows at
+/// `starts`.
 /// Returns the new row pointers; everything behind the last kept value is zeroed. Rows whose order the renumbering breaks are sorted
 /// by column, stably, so that duplicates keep their order.
 pub(super) fn compact_genes(
     genes: &Genes,
     starts: &[u32],
-    item: usize,
+    (item, index_item): (usize, usize),
     data: &mut [u8],
     indices: &mut [u8],
 ) -> Vec<u32> {
@@ -39,15 +40,15 @@ pub(super) fn compact_genes(
         let (from, to) = (bounds[0] as usize, bounds[1] as usize);
         if genes.is_monotone() {
             for i in from..to {
-                if let Some(out) = genes.get(load_u32(indices, i)) {
+                if let Some(out) = genes.get(load_index(indices, i, index_item)) {
                     data.copy_within(i * item..(i + 1) * item, at * item);
-                    store_u32(indices, at, out);
+                    store_index(indices, at, index_item, out);
                     at += 1;
                 }
             }
         } else {
             row.clear();
-            row.extend((from..to).filter_map(|i| genes.get(load_u32(indices, i)).map(|out| (out, i))));
+            row.extend((from..to).filter_map(|i| genes.get(load_index(indices, i, index_item)).map(|out| (out, i))));
             row.sort_by_key(|&(out, _)| out);
             values.clear();
             for &(_, i) in &row {
@@ -55,7 +56,7 @@ pub(super) fn compact_genes(
             }
             data[at * item..at * item + values.len()].copy_from_slice(&values);
             for &(out, _) in &row {
-                store_u32(indices, at, out);
+                store_index(indices, at, index_item, out);
                 at += 1;
             }
         }
@@ -64,7 +65,7 @@ pub(super) fn compact_genes(
         out_starts.push(at as u32);
     }
     data[at * item..].fill(0);
-    indices[at * 4..].fill(0);
+    indices[at * index_item..].fill(0);
     out_starts
 }
 
@@ -73,7 +74,7 @@ pub(super) fn compact_genes(
 pub(super) fn densify(
     genes: Option<&Genes>,
     starts: &[u32],
-    dtype: DType,
+    (dtype, index_item): (DType, usize),
     n_cols: u64,
     (data, indices): (&[u8], &[u8]),
     out: &mut [u8],
@@ -85,7 +86,7 @@ pub(super) fn densify(
     }
     for (bounds, row) in starts.windows(2).zip(out.chunks_exact_mut(row_bytes)) {
         for i in bounds[0] as usize..bounds[1] as usize {
-            let col = load_u32(indices, i);
+            let col = load_index(indices, i, index_item);
             let col = match genes {
                 Some(genes) => genes.get(col),
                 None => Some(col),
@@ -189,14 +190,17 @@ fn fill_text(strings: &Strings, rows: &[u64], out: &mut [u8]) {
     }
 }
 
-fn load_u32(bytes: &[u8], i: usize) -> u32 {
+/// Column index number `i` of `item` bytes. Indices were checked to be below 2^31.
+fn load_index(bytes: &[u8], i: usize, item: usize) -> u32 {
     let mut word = [0; 4];
-    word.copy_from_slice(&bytes[i * 4..i * 4 + 4]);
+    let n = item.min(4);
+    word[..n].copy_from_slice(&bytes[i * item..i * item + n]);
     u32::from_le_bytes(word)
 }
 
-fn store_u32(bytes: &mut [u8], i: usize, value: u32) {
-    bytes[i * 4..i * 4 + 4].copy_from_slice(&value.to_le_bytes());
+fn store_index(bytes: &mut [u8], i: usize, item: usize, value: u32) {
+    let wide = u64::from(value).to_le_bytes();
+    bytes[i * item..(i + 1) * item].copy_from_slice(&wide[..item]);
 }
 
 /// `to += value` for little-endian elements. Integers wrap, booleans are or-ed: what scipy does.
@@ -240,7 +244,7 @@ mod tests {
     use super::*;
 
     fn ints(bytes: &[u8]) -> Vec<u32> {
-        (0..bytes.len() / 4).map(|i| load_u32(bytes, i)).collect()
+        (0..bytes.len() / 4).map(|i| load_index(bytes, i, 4)).collect()
     }
 
     fn bytes(values: &[u32]) -> Vec<u8> {
@@ -253,7 +257,7 @@ mod tests {
         let genes = Genes::new(5, &[Some(3), None, Some(0)]).unwrap();
         let mut data = bytes(&[10, 20, 30, 40, 50]);
         let mut indices = bytes(&[3, 0, 3, 1, 0]);
-        let starts = compact_genes(&genes, &[0, 3, 3, 5], 4, &mut data, &mut indices);
+        let starts = compact_genes(&genes, &[0, 3, 3, 5], (4, 4), &mut data, &mut indices);
         assert_eq!(starts, [0, 3, 3, 4]);
         assert_eq!(ints(&indices), [0, 0, 2, 2, 0]);
         assert_eq!(ints(&data), [10, 30, 20, 50, 0]);
@@ -264,7 +268,7 @@ mod tests {
         let genes = Genes::new(4, &[Some(1), Some(3)]).unwrap();
         let mut data = bytes(&[1, 2, 3, 4]);
         let mut indices = bytes(&[3, 1, 0, 3]);
-        let starts = compact_genes(&genes, &[0, 3, 4], 4, &mut data, &mut indices);
+        let starts = compact_genes(&genes, &[0, 3, 4], (4, 4), &mut data, &mut indices);
         assert_eq!((starts, ints(&indices), ints(&data)), (vec![0, 2, 3], vec![1, 0, 1, 0], vec![1, 2, 4, 0]));
     }
 
@@ -272,11 +276,11 @@ mod tests {
     fn dense_rows_add_duplicates() {
         let mut out = vec![9; 2 * 3 * 4];
         let sparse = (&bytes(&[5, 6, 7])[..], &bytes(&[2, 2, 0])[..]);
-        densify(None, &[0, 2, 3], DType::U32, 3, sparse, &mut out);
+        densify(None, &[0, 2, 3], (DType::U32, 4), 3, sparse, &mut out);
         assert_eq!(ints(&out), [0, 0, 11, 7, 0, 0]);
         let genes = Genes::new(3, &[Some(2)]).unwrap();
         let mut out = vec![9; 2 * 4];
-        densify(Some(&genes), &[0, 2, 3], DType::U32, 1, sparse, &mut out);
+        densify(Some(&genes), &[0, 2, 3], (DType::U32, 4), 1, sparse, &mut out);
         assert_eq!(ints(&out), [11, 0]);
         let mut picked = vec![0; 8];
         pick_genes(&genes, 4, 3, &bytes(&[1, 2, 3, 4, 5, 6]), &mut picked);

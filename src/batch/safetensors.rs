@@ -18,7 +18,7 @@ use super::{BatchContext, BatchShape, Encoder, Layout, render};
 use crate::dtype::DType;
 use crate::num::to_usize;
 use crate::order::{self, Pass};
-use crate::store::{ElementKind, PartRole};
+use crate::store::ElementKind;
 
 /// Tensors start at multiples of this, so that any reader can view them in place.
 const TENSOR_ALIGN: u64 = 64;
@@ -176,9 +176,10 @@ impl Safetensors {
         let (Some(genes), (Some(data), Some(indices))) = (self.spec.genes_of(e), ranges) else {
             return starts.to_vec();
         };
-        let item = self.spec.schema.elements[e].dtype.size_bytes();
+        let element = &self.spec.schema.elements[e];
+        let items = (element.dtype.size_bytes(), element.index_dtype.size_bytes());
         let (data, indices) = render::two_ranges(buffer, data, indices);
-        render::compact_genes(genes, starts, item, data, indices)
+        render::compact_genes(genes, starts, items, data, indices)
     }
 
     /// Where the scattered rows of a part lie in the buffer.
@@ -190,7 +191,7 @@ impl Safetensors {
             ElementKind::Sparse { .. } => batch.row_starts[p.element].last().copied().map_or(0, u64::from),
             ElementKind::Dense { .. } => batch.rows.len() as u64 * element.n_cols,
         };
-        start..start + n * part_item(p.role, element.dtype)
+        start..start + n * element.served(p.role).size_bytes() as u64
     }
 
     /// Staged rows to the matrix in the file.
@@ -207,7 +208,8 @@ impl Safetensors {
                 let rows =
                     (staged(self.part_range(layout, data, batch)), staged(self.part_range(layout, indices, batch)));
                 let n_cols = self.spec.n_cols_out(e);
-                render::densify(genes, &batch.row_starts[e], element.dtype, n_cols, rows, out);
+                let types = (element.dtype, element.index_dtype.size_bytes());
+                render::densify(genes, &batch.row_starts[e], types, n_cols, rows, out);
             }
             (ElementKind::Dense { values }, Some(genes)) => {
                 let rows = staged(self.part_range(layout, values, batch));
@@ -268,7 +270,7 @@ impl Encoder for Safetensors {
                     ElementKind::Dense { .. } => u64::from(shape.n_rows).saturating_mul(element.n_cols),
                 };
                 *offset = align(at);
-                at = offset.saturating_add(n.saturating_mul(part_item(part.role, element.dtype)));
+                at = offset.saturating_add(n.saturating_mul(element.served(part.role).size_bytes() as u64));
             }
         }
         Layout { size_bytes, buffer_bytes: at, part_offsets, fields }
@@ -293,14 +295,6 @@ fn content_kind(spec: &BatchSpec, content: Content) -> Option<ElementKind> {
     match content {
         Content::Data(e) | Content::Indices(e) | Content::Matrix(e) => spec.schema.elements.get(e).map(|e| e.kind),
         _ => None,
-    }
-}
-
-/// Bytes of one served element of a part.
-fn part_item(role: PartRole, dtype: DType) -> u64 {
-    match role {
-        PartRole::Values => dtype.size_bytes() as u64,
-        PartRole::Indices => 4,
     }
 }
 

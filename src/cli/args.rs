@@ -90,6 +90,14 @@ pub struct DatasetArgs {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", help_heading = "Content")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense: Option<bool>,
+    /// Type of the values of X, if each is exact in it: uint8, uint16, float16, ... [default: as stored]
+    #[arg(long, value_name = "DTYPE", help_heading = "Content")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub x_dtype: Option<String>,
+    /// Type of the column indices: uint8, uint16, int32, int64, ... [default: int32]
+    #[arg(long, value_name = "DTYPE", help_heading = "Content")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index_dtype: Option<String>,
     /// Serve these genes only, in this order: a file with one name per line, or var:COLUMN for a boolean column of var
     #[arg(long, value_name = "FILE|var:COLUMN", help_heading = "Content")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -276,6 +284,8 @@ impl DatasetArgs {
             obs: list(self.obs, base.obs),
             names: self.names.or(base.names),
             dense: self.dense.or(base.dense),
+            x_dtype: self.x_dtype.or(base.x_dtype),
+            index_dtype: self.index_dtype.or(base.index_dtype),
             genes: self.genes.or(base.genes),
             genes_missing: self.genes_missing.or(base.genes_missing),
             world_size: self.world_size.or(base.world_size),

@@ -22,8 +22,8 @@ use crate::window::{Engine, EngineConfig};
 /// Windows that the default memory holds: the one that is read, the next one, and room for what readers keep open.
 const DEFAULT_WINDOWS: u64 = 4;
 
-/// Windows whose pages are made ready at the start.
-const POPULATED_WINDOWS: u64 = 3;
+/// Windows whose pages are made ready at the start: the first one and the one after it.
+const POPULATED_WINDOWS: u64 = 2;
 
 /// Largest coalesced read: what a read buffer holds besides a chunk.
 const GROUP_BYTES: u64 = 1 << 20;
@@ -100,7 +100,9 @@ impl Dataset {
         let (left_out, mut warnings) = (opened.left_out.clone(), opened.warnings.clone());
         let gene_mask = opened.gene_mask.clone();
         let modified = std::fs::metadata(source).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-        let store: Arc<dyn Store> = Arc::new(AnnDataStore::new(vec![opened])?);
+        let mut store = AnnDataStore::new(vec![opened])?;
+        store.serve_as(options.x_dtype, options.index_dtype)?;
+        let store: Arc<dyn Store> = Arc::new(store);
         let (genes, missing_genes) = choose_genes(store.schema(), gene_mask, &options)?;
         let (order, max_window_rows) = make_order(&*store, &options)?;
         let last = order.n_rows() % u64::from(order.batch_size());

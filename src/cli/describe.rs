@@ -72,6 +72,7 @@ fn element_json(d: &Dataset, i: usize, e: &Element) -> Value {
         "encoding": encoding,
         "stored": match e.kind { ElementKind::Sparse { .. } => "csr", ElementKind::Dense { .. } => "dense" },
         "dtype": e.dtype.numpy_name(),
+        "index_dtype": n_values.map(|_| e.index_dtype.numpy_name()),
         "n_cols": d.spec.n_cols_out(i),
         "n_values": n_values,
     })

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::args::DatasetArgs;
+use crate::dtype::DType;
 use crate::order::{RankPolicy, Tail};
 use crate::store::anndata::{NamesChoice, ObsChoice, Selection};
 
@@ -37,6 +38,10 @@ pub struct Options {
     pub selection: Selection,
     /// Sparse rows as dense ones.
     pub dense: bool,
+    /// Type of the values of X; `None`: as stored.
+    pub x_dtype: Option<DType>,
+    /// Type of column indices; `None`: int32.
+    pub index_dtype: Option<DType>,
     /// A file of gene names.
     pub genes_file: Option<PathBuf>,
     /// Genes that the dataset lacks become zero.
@@ -96,6 +101,8 @@ impl Options {
             tail,
             selection: selection(args, genes_column)?,
             dense: args.dense.unwrap_or(false),
+            x_dtype: dtype("--x-dtype", args.x_dtype.as_deref(), |dtype| dtype != DType::Bool)?,
+            index_dtype: dtype("--index-dtype", args.index_dtype.as_deref(), |dtype| dtype.n_indices() > 0)?,
             genes_file,
             missing_genes_are_zero,
             world_size: at_least_one("--world-size", args.world_size)?,
@@ -132,6 +139,17 @@ fn selection(args: &DatasetArgs, genes_column: Option<String>) -> Result<Selecti
         }
     }
     Ok(Selection { x, layers: args.layers.clone(), obsm: args.obsm.clone(), obs, names, genes_column })
+}
+
+fn dtype(option: &str, name: Option<&str>, allowed: impl Fn(DType) -> bool) -> Result<Option<DType>, UsageError> {
+    let Some(name) = name else { return Ok(None) };
+    match DType::from_numpy_name(name).filter(|&dtype| allowed(dtype)) {
+        Some(dtype) => Ok(Some(dtype)),
+        None => {
+            let names: Vec<_> = DType::ALL.into_iter().filter(|&d| allowed(d)).map(DType::numpy_name).collect();
+            Err(usage(format!("{option} {name}"), format!("expected one of {}", names.join(", "))))
+        }
+    }
 }
 
 fn at_least_one(option: &str, value: Option<u32>) -> Result<Option<u32>, UsageError> {

@@ -30,6 +30,7 @@ mod fuzz_tests;
 mod lz4;
 mod lz_copy;
 mod lzf;
+pub mod narrow;
 mod pipeline;
 mod reader;
 mod registry;

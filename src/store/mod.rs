@@ -93,8 +93,21 @@ pub struct Element {
     pub n_cols: u64,
     /// Type of the values, as served.
     pub dtype: DType,
+    /// Type of the column indices of a sparse element, as served: int32 unless another one was asked for.
+    pub index_dtype: DType,
     /// True if the columns are the genes of `var`, so that a choice of genes applies.
     pub gene_axis: bool,
+}
+
+impl Element {
+    /// Type of the elements of a part with this role, as served.
+    #[must_use]
+    pub fn served(&self, role: PartRole) -> DType {
+        match role {
+            PartRole::Values => self.dtype,
+            PartRole::Indices => self.index_dtype,
+        }
+    }
 }
 
 /// How the rows of an element are stored.
@@ -130,9 +143,9 @@ pub struct Part {
 /// What the elements of a part are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartRole {
-    /// Values, passed on in their own type.
+    /// Values, served as [`Element::dtype`].
     Values,
-    /// Column indices, served as int32 after a range check.
+    /// Column indices, served as [`Element::index_dtype`] after a range check.
     Indices,
 }
 

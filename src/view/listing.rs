@@ -125,7 +125,11 @@ impl Tree {
             return node(Share::new(host, Some(rank)).ok()?, ShareNode::Dir);
         }
         let None = host else { return None };
-        node(Share::new(Some(name::parse_part(name, "host")?), None).ok()?, ShareNode::Dir)
+        let host = name::parse_part(name, "host")?;
+        let dir = node(Share::new(Some(host), None).ok()?, ShareNode::Dir);
+        // Who looks up one host's directory is likely to read every H-th window.
+        self.config.batches.expect_hosts(host.1);
+        dir
     }
 
     /// The node at a path such as `epoch-00003/rank-0-of-4/batch-0000000.safetensors`; a slash at either end does no harm.

@@ -86,8 +86,20 @@ impl Arena {
     /// A region of at least `len_bytes`, or `None` if no free one is long enough.
     #[must_use]
     pub fn alloc(self: &Arc<Self>, len_bytes: u64) -> Option<Region> {
+        self.alloc_below(len_bytes, u64::MAX)
+    }
+
+    /// A region of at least `len_bytes` that was used before, or `None`.
+    #[must_use]
+    pub fn alloc_used(self: &Arc<Self>, len_bytes: u64) -> Option<Region> {
+        let limit = self.free.lock().high_water;
+        self.alloc_below(len_bytes, limit)
+    }
+
+    /// A region that ends at `limit` or before.
+    fn alloc_below(self: &Arc<Self>, len_bytes: u64, limit: u64) -> Option<Region> {
         let len = crate::num::align_up(len_bytes.max(1), GRAIN)?;
-        let offset = self.free.lock().take(len)?;
+        let offset = self.free.lock().take(len, limit)?;
         Some(Region { arena: Arc::clone(self), offset, len })
     }
 
@@ -187,17 +199,21 @@ struct FreeList {
     free_bytes: u64,
     capacity: u64,
     peak_used: u64,
+    /// End of the highest run that was ever taken.
+    high_water: u64,
 }
 
 impl FreeList {
     fn new(capacity: u64) -> Self {
         let runs = if capacity > 0 { BTreeMap::from([(0, capacity)]) } else { BTreeMap::new() };
-        Self { runs, free_bytes: capacity, capacity, peak_used: 0 }
+        Self { runs, free_bytes: capacity, capacity, peak_used: 0, high_water: 0 }
     }
 
-    /// First fit by address.
-    fn take(&mut self, len: u64) -> Option<u64> {
-        let (&offset, &run) = self.runs.iter().find(|&(_, &run)| run >= len)?;
+    /// First fit by address, ending at `limit` or before.
+    fn take(&mut self, len: u64, limit: u64) -> Option<u64> {
+        let below = self.runs.range(..limit);
+        let (&offset, &run) = below.into_iter().find(|&(&offset, &run)| run >= len && offset + len <= limit)?;
+        self.high_water = self.high_water.max(offset + len);
         self.runs.remove(&offset);
         if run > len {
             self.runs.insert(offset + len, run - len);
@@ -242,6 +258,19 @@ mod tests {
         assert_eq!(arena.used_bytes(), 0);
         assert!(arena.alloc(64 * GRAIN).is_some(), "free runs merged into one");
         assert_eq!(arena.peak_bytes(), 64 * GRAIN);
+    }
+
+    #[test]
+    fn used_memory_is_told_from_fresh() {
+        let arena = Arena::new(8 * GRAIN).unwrap();
+        assert!(arena.alloc_used(1).is_none());
+        let a = arena.alloc(2 * GRAIN).unwrap();
+        drop(arena.alloc(GRAIN));
+        let b = arena.alloc_used(GRAIN).unwrap();
+        assert_eq!(b.offset, 2 * GRAIN);
+        assert!(arena.alloc_used(1).is_none());
+        drop((a, b));
+        assert!(arena.alloc_used(4 * GRAIN).is_none() && arena.alloc_used(3 * GRAIN).is_some());
     }
 
     #[test]

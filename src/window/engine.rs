@@ -1,10 +1,9 @@
 //! The engine's front: opens come in, batches go out.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use super::arena::Arena;
 use super::assembly::Assembly;
@@ -14,6 +13,7 @@ use super::sizes::Sizes;
 use super::state::{Slot, State, Urgency, Waiter};
 use super::stream::{Scope, Streams};
 use super::threads::Threads;
+use super::wake::Wake;
 use super::{BatchError, BatchId, Batches, Image, OpenReply};
 use crate::batch::Encoder;
 use crate::order::{Order, Pass};
@@ -53,10 +53,8 @@ pub(super) struct Shared {
     pub errors: ErrorLog,
     pub sizes: Sizes,
     pub state: Mutex<State>,
-    /// Signalled when there may be work.
-    pub work: Condvar,
-    /// Set when memory came back since a worker last looked.
-    pub memory_back: std::sync::atomic::AtomicBool,
+    /// Who sleeps.
+    pub wake: Wake,
 }
 
 impl Engine {
@@ -82,13 +80,12 @@ impl Engine {
             errors: ErrorLog::default(),
             sizes,
             state: Mutex::new(State::new(Streams::new(config.world_size))),
-            work: Condvar::new(),
-            memory_back: false.into(),
+            wake: Wake::default(),
         });
         let weak = Arc::downgrade(&shared);
         arena.set_on_free(move || {
             if let Some(shared) = weak.upgrade() {
-                shared.note_memory();
+                shared.wake.memory();
             }
         });
         let threads = Threads::start(&shared)?;
@@ -146,6 +143,10 @@ impl Batches for Engine {
         self.shared.open(id, reply);
     }
 
+    fn expect_hosts(&self, n_hosts: u32) {
+        self.shared.state.lock().streams.expect_hosts(n_hosts);
+    }
+
     fn status_json(&self) -> serde_json::Value {
         self.shared.status_json()
     }
@@ -171,6 +172,7 @@ impl Shared {
         let now = state.tick();
         let mut waiting = Some(reply);
         let mut ready = None;
+        let mut queued = false;
         match state.batches.get_mut(&id) {
             Some(Slot::Ready { image, opened, last_use }) => {
                 (*opened, *last_use) = (true, now);
@@ -188,7 +190,7 @@ impl Shared {
             None => {
                 let others = (id.batch + 1..batches.end).chain(batches.start..id.batch);
                 let rest = others.filter(|_| seen.scope == Scope::Window);
-                state.queue_job(id.pass, window, std::iter::once(id.batch).chain(rest), Urgency::Demand);
+                queued |= state.queue_job(id.pass, window, std::iter::once(id.batch).chain(rest), Urgency::Demand);
                 if let Some(Slot::Loading { waiters, .. }) = state.batches.get_mut(&id) {
                     waiters.extend(waiting.take().map(|reply| Waiter { reply, since: Instant::now() }));
                 }
@@ -196,10 +198,12 @@ impl Shared {
             }
         }
         if let Some((pass, next)) = seen.next_window {
-            self.guess(&mut state, pass, next);
+            queued |= self.guess(&mut state, pass, next);
         }
         drop(state);
-        self.work.notify_all();
+        if queued {
+            self.wake.work();
+        }
         if seen.began_jumping {
             tracing::warn!(
                 pass = pass_name(id.pass),
@@ -218,34 +222,26 @@ impl Shared {
         image.lend(&self.arena)
     }
 
-    /// Queues the window that the stream will enter next, if there is room for a good part of it.
-    fn guess(&self, state: &mut State, pass: Pass, window: u64) {
+    /// Queues the window that the stream will enter next, if there is room for a good part of it. Returns whether it did.
+    fn guess(&self, state: &mut State, pass: Pass, window: u64) -> bool {
         if matches!(pass, Pass::Epoch(epoch) if epoch >= crate::order::MAX_EPOCHS) {
-            return;
+            return false;
         }
         let batches = self.order.window_batches(pass, window);
         let absent =
             batches.clone().filter(|&batch| !state.batches.contains_key(&BatchId { pass, batch })).count() as u64;
         let loading = state.jobs.iter().any(|job| job.pass == pass && job.window == window);
         if absent == 0 || loading {
-            return;
+            return false;
         }
         let free = self.arena.capacity_bytes() - self.arena.used_bytes() + state.consumed_bytes();
         let least = absent.min(batches.end.saturating_sub(batches.start).div_ceil(8));
-        if free >= least.saturating_mul(self.mean_buffer_bytes()) {
-            state.queue_job(pass, window, batches, Urgency::Guess);
-        }
+        free >= least.saturating_mul(self.mean_buffer_bytes()) && state.queue_job(pass, window, batches, Urgency::Guess)
     }
 
     /// About what a batch takes: a batch of mean rows.
     fn mean_buffer_bytes(&self) -> u64 {
         self.sizes.mean_buffer_bytes()
-    }
-
-    /// Notes that memory came back. Called from drops, so it takes no lock.
-    pub(super) fn note_memory(&self) {
-        self.memory_back.store(true, std::sync::atomic::Ordering::Release);
-        self.work.notify_all();
     }
 
     /// Finishes a batch whose last piece arrived, keeps it, and answers who waits for it.
@@ -280,9 +276,7 @@ impl Shared {
         self.answer(batch.id, waiters, &result);
         // Without this clone, the batch may be thrown away from here on.
         drop(result);
-        if failed {
-            self.note_memory();
-        }
+        self.wake.memory();
     }
 
     /// Answers readers; a failure that somebody waited for is told once, wherever it is looked for.
@@ -366,8 +360,7 @@ impl Drop for Engine {
             Slot::Ready { .. } => true,
         });
         drop(state);
-        self.shared.memory_back.store(true, Relaxed);
-        self.shared.work.notify_all();
+        self.shared.wake.everybody();
         for waiter in waiters {
             (waiter.reply)(Err(BatchError::ShuttingDown));
         }

@@ -28,6 +28,7 @@ pub mod sizes;
 pub mod state;
 pub mod stream;
 mod threads;
+mod wake;
 pub mod worker;
 
 pub use counters::CounterValues;
@@ -86,6 +87,10 @@ pub trait Batches: Send + Sync {
 
     /// Assembles the batch, or joins an assembly under way, and replies. Never blocks.
     fn open(&self, id: BatchId, reply: OpenReply);
+
+    /// Hints that readers are going to deal windows among this many hosts: what is assembled ahead is then every so-many-th window. Wrong
+    /// hints cost nothing but a wrong first guess.
+    fn expect_hosts(&self, _n_hosts: u32) {}
 
     /// The state of the engine as a JSON document, for `status.json`.
     fn status_json(&self) -> serde_json::Value;

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::assembly::Assembly;
-use crate::store::{ElementKind, Extent, PartRole, Store};
+use crate::store::{ElementKind, Extent, Store};
 
 /// Chunks this close to each other are read together: reading a gap costs less than another call.
 const MAX_GAP_BYTES: u64 = 64 * 1024;
@@ -204,10 +204,7 @@ impl PartLayout {
         let schema = store.schema();
         let p = &schema.parts[part];
         let element = &schema.elements[p.element];
-        let item = match p.role {
-            PartRole::Values => element.dtype.size_bytes() as u64,
-            PartRole::Indices => 4,
-        };
+        let item = element.served(p.role).size_bytes() as u64;
         let fixed = matches!(element.kind, ElementKind::Dense { .. }).then_some(element.n_cols);
         Self { element: p.element, item, fixed }
     }

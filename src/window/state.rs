@@ -290,6 +290,17 @@ impl State {
         self.jobs.iter().any(|job| matches!(job.phase, Phase::Queued { starved: true }))
     }
 
+    /// Removes consumed batches of at least `want_bytes`, oldest first, if more than `keep_bytes` of them are there: their memory is
+    /// used again rather than fresh memory. The caller drops them outside the lock.
+    pub fn recycle(&mut self, want_bytes: u64, keep_bytes: u64) -> Vec<Evicted> {
+        let consumed = self.consumed_bytes();
+        if consumed < keep_bytes.saturating_add(want_bytes) {
+            return Vec::new();
+        }
+        // Some more than is wanted now: finding them takes a look at every batch.
+        self.evict(Urgency::Guess, want_bytes.max(keep_bytes / 8))
+    }
+
     /// Removes ready batches of at least `want_bytes`, if there are enough that a job of this urgency may throw away, and as many as
     /// there are otherwise. The caller drops them outside the lock.
     pub fn evict(&mut self, urgency: Urgency, want_bytes: u64) -> Vec<Evicted> {

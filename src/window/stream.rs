@@ -53,6 +53,8 @@ pub struct Streams {
     passes: HashMap<Pass, PassStream>,
     clock: u64,
     near: u64,
+    /// Hosts among which windows are dealt, as far as names told.
+    n_hosts: u64,
 }
 
 #[derive(Debug)]
@@ -62,6 +64,8 @@ struct PassStream {
     last_step: i64,
     window: Option<u64>,
     window_step: u64,
+    /// True once the step was seen, and is no guess any more.
+    knows_step: bool,
     last_open: u64,
     jumping: bool,
 }
@@ -70,7 +74,12 @@ impl Streams {
     /// `world_size`: number of ranks that are expected to read side by side, if known.
     #[must_use]
     pub fn new(world_size: Option<u32>) -> Self {
-        Self { passes: HashMap::new(), clock: 0, near: NEAR.max(u64::from(world_size.unwrap_or(0))) }
+        Self { passes: HashMap::new(), clock: 0, near: NEAR.max(u64::from(world_size.unwrap_or(0))), n_hosts: 1 }
+    }
+
+    /// Somebody named a directory of one of `n_hosts` hosts: the first guess about the step from window to window.
+    pub fn expect_hosts(&mut self, n_hosts: u32) {
+        self.n_hosts = u64::from(n_hosts.max(1));
     }
 
     /// Notes an open of `id`, which lies in `window`, whose batches are `batches`; the pass has `n_windows`.
@@ -78,7 +87,8 @@ impl Streams {
         self.clock += 1;
         let (clock, distance) = (self.clock, self.near);
         // A new epoch is read as the last one was: a host keeps its step.
-        let step = self.passes.values().max_by_key(|p| p.last_open).map_or(1, |p| p.window_step);
+        let last = self.passes.values().filter(|p| p.knows_step).max_by_key(|p| p.last_open);
+        let step = last.map_or(self.n_hosts, |p| p.window_step);
         let pass = self.passes.entry(id.pass).or_insert_with(|| PassStream::new(step));
         pass.last_open = clock;
         let near = pass.note(id.batch, distance);
@@ -111,6 +121,7 @@ impl PassStream {
             last_step: 0,
             window: None,
             window_step,
+            knows_step: false,
             last_open: 0,
             jumping: false,
         }
@@ -143,6 +154,7 @@ impl PassStream {
             // A step forward shows the stride; falling back to a window just left does not.
             Some(before) if window > before => {
                 self.window_step = window - before;
+                self.knows_step = true;
                 self.window = Some(window);
             }
             Some(before) if before - window <= 1 => {}
@@ -231,6 +243,14 @@ mod tests {
         assert_eq!(seen[0].next_window, Some((Pass::Epoch(0), 2)), "the first guess");
         assert_eq!(seen[64].next_window, Some((Pass::Epoch(0), 5)));
         assert_eq!(seen[319].next_window, Some((Pass::Epoch(1), 1)));
+    }
+
+    #[test]
+    fn a_host_that_is_known_by_name_is_guessed_right_at_once() {
+        let mut streams = Streams::new(None);
+        streams.expect_hosts(2);
+        let seen = run(&mut streams, 64..65);
+        assert_eq!(seen[0].next_window, Some((Pass::Epoch(0), 3)));
     }
 
     #[test]

@@ -49,6 +49,7 @@ impl FakeStore {
                 kind: ElementKind::Sparse { data: 0, indices: 1 },
                 n_cols: N_COLS,
                 dtype: DType::U32,
+                index_dtype: DType::I32,
                 gene_axis: true,
             }],
             parts: vec![part(PartRole::Values, DType::U32), part(PartRole::Indices, DType::I32)],

@@ -8,7 +8,6 @@
 //! No thread ever waits for memory: a job that finds none is put back and tried again when memory came back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,18 +16,14 @@ use super::counters::Counters;
 use super::engine::{Shared, pass_name};
 use super::plan::{ReadOrder, WindowPlan};
 use super::state::{Job, JobId, Phase, Slot, State, Urgency, Waiter, Work};
+use super::wake::SleepMeter;
 use super::worker::{Decoder, ThreadBuffers};
 use super::{BatchError, BatchId};
 use crate::batch::BatchShape;
 use crate::store::{ElementKind, ReadError};
 
-/// Reads that take this long on average are worth reading ahead: well above a read of 1 MiB from the page cache, below a round
-/// trip to any network storage.
-const SLOW_READ_NS: u64 = 1_500_000;
-
-/// How often waits are checked, and how long a worker sleeps at most while a job waits for memory.
+/// How often waits are checked.
 const TICK: Duration = Duration::from_millis(100);
-const STARVED_NAP: Duration = Duration::from_millis(10);
 
 /// The threads, joined when dropped.
 pub(super) struct Threads {
@@ -39,19 +34,19 @@ pub(super) struct Threads {
 impl Threads {
     /// Starts all of them.
     pub(super) fn start(shared: &Arc<Shared>) -> std::io::Result<Self> {
-        let slow = Arc::new(AtomicU64::new(0));
         let mut threads = Self { shared: Arc::clone(shared), handles: Vec::new() };
         for i in 0..shared.config.threads.max(1) {
-            let slow = Arc::clone(&slow);
-            threads.spawn(format!("decode-{i}"), move |shared| work(&shared, &slow))?;
+            threads.spawn(format!("decode-{i}"), |shared| work(&shared))?;
         }
         for i in 0..shared.config.io_depth {
-            let slow = Arc::clone(&slow);
-            threads.spawn(format!("read-{i}"), move |shared| read_ahead(&shared, &slow))?;
+            threads.spawn(format!("read-{i}"), |shared| read_ahead(&shared))?;
         }
         threads.spawn("ticker".into(), |shared| tick(&shared))?;
         let populate = shared.config.populate_bytes;
-        threads.spawn("populate".into(), move |shared| shared.arena.populate(populate))?;
+        threads.spawn("populate".into(), move |shared| {
+            run_only_when_idle();
+            shared.arena.populate(populate);
+        })?;
         Ok(threads)
     }
 
@@ -65,15 +60,25 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.shared.state.lock().ending = true;
-        self.shared.work.notify_all();
+        self.shared.wake.everybody();
         for handle in self.handles.drain(..) {
             let _ = handle.join();
         }
     }
 }
 
+/// Gives this thread only time that nobody else wants: who needs a page before it is ready makes it ready.
+fn run_only_when_idle() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters live during the call; 0 is the calling thread. A refusal changes nothing.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters);
+    }
+}
+
 /// A worker's life.
-fn work(shared: &Arc<Shared>, slow: &AtomicU64) {
+fn work(shared: &Arc<Shared>) {
     let mut buffers = ThreadBuffers::new();
     loop {
         let work = {
@@ -82,25 +87,16 @@ fn work(shared: &Arc<Shared>, slow: &AtomicU64) {
                 if state.ending {
                     return;
                 }
-                if shared.memory_back.swap(false, Acquire) {
-                    state.unstarve();
-                }
+                shared.wake.look_for_memory(&mut state);
                 if let Some(work) = state.take_work() {
                     break work;
                 }
-                if state.any_starved() {
-                    // A batch that is closed right between two looks is seen at the next one.
-                    if shared.work.wait_for(&mut state, STARVED_NAP).timed_out() {
-                        state.unstarve();
-                    }
-                } else {
-                    shared.work.wait(&mut state);
-                }
+                shared.wake.sleep_as_worker(&mut state);
             }
         };
         // A defect must cost the batches it hits, not the thread.
         let job = work.job();
-        let run = std::panic::AssertUnwindSafe(|| shared.run(work, &mut buffers, slow));
+        let run = std::panic::AssertUnwindSafe(|| shared.run(work, &mut buffers));
         if std::panic::catch_unwind(run).is_err() {
             buffers = ThreadBuffers::new();
             shared.abandon(job);
@@ -109,7 +105,7 @@ fn work(shared: &Arc<Shared>, slow: &AtomicU64) {
 }
 
 /// An I/O thread's life.
-fn read_ahead(shared: &Arc<Shared>, slow: &AtomicU64) {
+fn read_ahead(shared: &Arc<Shared>) {
     let decoder = Decoder { store: &*shared.store, counters: &shared.counters };
     loop {
         let (job, plan, group) = {
@@ -119,34 +115,27 @@ fn read_ahead(shared: &Arc<Shared>, slow: &AtomicU64) {
                     return;
                 }
                 let room = state.reading + state.read_ahead.len() < shared.config.io_depth;
-                if slow.load(Relaxed) >= SLOW_READ_NS
+                if shared.wake.reads_are_slow()
                     && room
                     && let Some(read) = state.take_read()
                 {
                     state.reading += 1;
                     break read;
                 }
-                shared.work.wait(&mut state);
+                shared.wake.sleep_as_reader(&mut state);
             }
         };
         let mut bytes = Vec::new();
-        let start = Instant::now();
+        let meter = SleepMeter::start();
         let read = plan.groups.get(group).map_or(Ok(()), |g| decoder.read_group(g, &mut bytes));
-        note_read_time(slow, start.elapsed());
+        shared.wake.note_read(&meter);
         let mut state = shared.state.lock();
         state.reading -= 1;
         let bytes = read.map(|()| bytes);
         state.read_ahead.push(super::state::ReadAhead { job, plan, group, bytes });
         drop(state);
-        shared.work.notify_all();
+        shared.wake.one_worker();
     }
-}
-
-/// Keeps a running mean over about eight reads.
-fn note_read_time(mean_ns: &AtomicU64, took: Duration) {
-    let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX / 2);
-    let old = mean_ns.load(Relaxed);
-    mean_ns.store(old - old / 8 + took / 8, Relaxed);
 }
 
 /// The ticker's life.
@@ -196,19 +185,23 @@ impl Work {
 }
 
 impl Shared {
-    fn run(&self, work: Work, buffers: &mut ThreadBuffers, slow: &AtomicU64) {
+    fn run(&self, work: Work, buffers: &mut ThreadBuffers) {
         match work {
             Work::Plan { job } => self.plan(job),
             Work::Group { job, plan, group } => {
-                let start = Instant::now();
-                let before = self.counters.read_ns.load(Relaxed);
-                self.group(job, &plan, group, None, buffers);
-                // Other threads read at the same time, so this is at most too much, and never more than the group took.
-                let read = Duration::from_nanos(self.counters.read_ns.load(Relaxed) - before);
-                note_read_time(slow, read.min(start.elapsed()));
+                // While this thread decodes, others may read ahead.
+                self.wake.reads();
+                let meter = SleepMeter::start();
+                let mut stored = std::mem::take(&mut buffers.stored);
+                let decoder = Decoder { store: &*self.store, counters: &self.counters };
+                let read = plan.groups.get(group).map_or(Ok(()), |g| decoder.read_group(g, &mut stored));
+                self.wake.note_read(&meter);
+                self.group(job, &plan, group, read.map(|()| &*stored), buffers);
+                buffers.stored = stored;
             }
             Work::Ahead(ahead) => {
-                let bytes = Some(ahead.bytes.as_deref().map_err(ReadError::clone));
+                self.wake.reads();
+                let bytes = ahead.bytes.as_deref().map_err(ReadError::clone);
                 self.group(ahead.job, &ahead.plan, ahead.group, bytes, buffers);
             }
         }
@@ -219,7 +212,7 @@ impl Shared {
         job: JobId,
         plan: &Arc<WindowPlan>,
         group: usize,
-        bytes: Option<Result<&[u8], ReadError>>,
+        bytes: Result<&[u8], ReadError>,
         buffers: &mut ThreadBuffers,
     ) {
         let Some(group) = plan.groups.get(group) else { return };
@@ -251,7 +244,7 @@ impl Shared {
                 job.found_no_memory = false;
             }
         }
-        self.work.notify_all();
+        self.wake.work();
         // Batches without any value are complete now; the others lose the planner's share.
         for batch in &plan.batches {
             if batch.arrived() {
@@ -316,7 +309,19 @@ impl Shared {
     }
 
     /// Memory for a batch, if need be by throwing away what this urgency may.
+    ///
+    /// Fresh memory costs more than anything else about an image (the kernel zeroes it, and in a virtual machine the host may
+    /// have to find it first), so memory that was used is taken before, even if a batch that was read must go for it.
     fn make_room(&self, len_bytes: u64, urgency: Urgency) -> Option<super::arena::Region> {
+        loop {
+            if let Some(region) = self.arena.alloc_used(len_bytes) {
+                return Some(region);
+            }
+            let keep_bytes = self.sizes.mean_buffer_bytes().saturating_mul(u64::from(self.order.fetch_factor())) / 4;
+            if self.state.lock().recycle(len_bytes, keep_bytes).is_empty() {
+                break;
+            }
+        }
         loop {
             if let Some(region) = self.arena.alloc(len_bytes) {
                 return Some(region);
@@ -384,7 +389,7 @@ impl Shared {
         state.jobs.retain(|job: &Job| job.id != id);
         drop(state);
         tracing::error!(job = id, "a task panicked; the batches it was for fail");
-        self.memory_back.store(true, Release);
+        self.wake.memory();
         for (key, waiters) in lost {
             let what = format!("a task of {} batch {} panicked", pass_name(key.pass), key.batch);
             self.answer(key, waiters, &Err(BatchError::Internal { what }));

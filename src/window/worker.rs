@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::assembly::Assembly;
 use super::counters::Counters;
 use super::plan::{ChunkTask, Group, PieceTask, WindowPlan};
-use crate::codec::{Scratch, convert};
+use crate::codec::{Scratch, convert, narrow};
 use crate::dtype::{DType, Stored};
 use crate::num::to_usize;
 use crate::store::{Extent, PartRole, ReadError, Store};
@@ -17,7 +17,7 @@ use crate::store::{Extent, PartRole, ReadError, Store};
 /// Buffers of one thread, reused from group to group.
 pub struct ThreadBuffers {
     /// Stored bytes of a group.
-    stored: Vec<u8>,
+    pub stored: Vec<u8>,
     /// Stored bytes of a chunk that has to be read again as a whole.
     whole: Vec<u8>,
     /// One decoded chunk.
@@ -66,22 +66,16 @@ impl Decoder<'_> {
         result
     }
 
-    /// Reads, decodes and scatters a group. `prefetched` are its bytes if another thread read them. Calls `finished` with every batch
-    /// whose last piece this was.
+    /// Decodes and scatters a group, of which `read` are the stored bytes. Calls `finished` with every batch whose last piece this
+    /// was.
     pub fn run(
         &self,
         plan: &WindowPlan,
         group: &Group,
-        prefetched: Option<Result<&[u8], ReadError>>,
+        read: Result<&[u8], ReadError>,
         buffers: &mut ThreadBuffers,
         finished: &mut dyn FnMut(&Arc<Assembly>),
     ) {
-        let mut stored = std::mem::take(&mut buffers.stored);
-        let read = match prefetched {
-            Some(Ok(bytes)) => Ok(bytes),
-            Some(Err(error)) => Err(error),
-            None => self.read_group(group, &mut stored).map(|()| &stored[..group.len as usize]),
-        };
         let tasks = &plan.tasks[group.tasks.start as usize..group.tasks.end as usize];
         for task in tasks {
             let result = match (&read, task.extent, group.at) {
@@ -98,7 +92,6 @@ impl Decoder<'_> {
             };
             self.settle(plan, task, result, finished);
         }
-        buffers.stored = stored;
     }
 
     /// Counts down the batches of a chunk's pieces; fails them if the chunk failed.
@@ -186,26 +179,34 @@ impl Decoder<'_> {
         let part = &schema.parts[task.part as usize];
         let element = &schema.elements[part.element];
         let item = part.stored.dtype.size_bytes();
+        let served = element.served(part.role);
+        let out_item = served.size_bytes();
         let mut copied = 0;
         for piece in pieces_of(plan, task) {
             let from = (piece.from - first) as usize * item;
             let source = &elements[from..from + piece.len as usize * item];
             let batch = &plan.batches[piece.batch as usize];
-            match part.role {
+            let out = batch.piece_bytes(piece.dest, piece.len as usize * out_item);
+            copied += out.len();
+            let bad = match part.role {
+                PartRole::Values if part.stored.dtype == served => {
+                    copy_values(part.stored, source, out);
+                    None
+                }
                 PartRole::Values => {
-                    copy_values(part.stored, source, batch.piece_bytes(piece.dest, source.len()));
-                    copied += source.len();
+                    narrow::convert_values(source, part.stored, served, out).err().map(|bad| bad.to_string())
                 }
                 PartRole::Indices => {
-                    let len = piece.len as usize * 4;
-                    let out = batch.piece_bytes(piece.dest, len);
-                    if let Err(bad) = convert::indices_to_i32(source, part.stored, element.n_cols, out) {
-                        let reason = bad.to_string();
-                        let row = batch.rows[piece.slot as usize];
-                        batch.fail(self.store.bad_row(task.part as usize, row, reason).into());
-                    }
-                    copied += len;
+                    let result = match served {
+                        DType::I32 => convert::indices_to_i32(source, part.stored, element.n_cols, out),
+                        other => narrow::indices_to(source, part.stored, element.n_cols, other, out),
+                    };
+                    result.err().map(|bad| bad.to_string())
                 }
+            };
+            if let Some(reason) = bad {
+                let row = batch.rows[piece.slot as usize];
+                batch.fail(self.store.bad_row(task.part as usize, row, reason).into());
             }
         }
         Counters::add(&self.counters.bytes_copied, copied as u64);

@@ -7,11 +7,17 @@ use super::*;
 use crate::batch::Genes;
 use crate::dtype::Stored;
 use crate::store::column::Codes;
-use crate::store::{Categories, Column, ColumnData, Element, Part, Schema, SourceInfo, Strings};
+use crate::store::{Categories, Column, ColumnData, Element, Part, PartRole, Schema, SourceInfo, Strings};
 
 fn schema(n_rows: u64) -> Schema {
-    let element =
-        |name: &str, kind, n_cols, dtype, gene_axis| Element { name: name.into(), kind, n_cols, dtype, gene_axis };
+    let element = |name: &str, kind, n_cols, dtype, gene_axis| Element {
+        name: name.into(),
+        kind,
+        n_cols,
+        dtype,
+        index_dtype: DType::I32,
+        gene_axis,
+    };
     let part = |element, role, dtype| Part { element, role, stored: Stored::little(dtype), path: String::new() };
     Schema {
         n_rows,

@@ -6,6 +6,7 @@
 //! `__categories`, sorted.
 
 use std::cell::OnceCell;
+use std::collections::HashSet;
 
 use super::columns::{ColumnSource, Fault};
 use super::node::{ArrayInfo, Attr, ElemType, Field, Node, NodeRef};
@@ -55,7 +56,9 @@ impl Frame {
                 (all.cloned().collect(), Vec::new())
             }
         };
-        let columns: Vec<String> = columns.into_iter().filter(|name| Some(name) != index.as_ref()).collect();
+        let mut seen = HashSet::new();
+        let is_first = |name: &String| Some(name) != index.as_ref() && seen.insert(name.clone());
+        let columns: Vec<String> = columns.into_iter().filter(is_first).collect();
         let n_rows = match index.as_ref().or(columns.first()) {
             Some(name) => member_len(node.required(name)?.as_ref())?,
             None => return Err(node.refused("has neither an index nor a column", "write it again")),

@@ -18,6 +18,9 @@ use crate::store::rows::RowLengths;
 /// An `obsm` matrix whose compressed chunks cut its rows is decoded once, when opened, up to this size.
 const RESIDENT_BYTES: u64 = 256 << 20;
 
+/// The largest block of rows that the order makes by itself: 1/256 of 1 GiB.
+const LARGEST_BLOCK_BYTES: u64 = (1 << 30) / 256;
+
 /// What a matrix is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MatrixKind {
@@ -264,16 +267,24 @@ fn open_dense(node: &dyn Node, may_be_resident: bool, warnings: &mut Vec<String>
             let bytes = raw.read_all(node.source(), node.path())?;
             raw = resident(raw.dims, raw.elem_size, bytes);
         } else {
-            let [rows, cols] = raw.chunk;
-            warnings.push(format!(
-                "{}: compressed in chunks of {rows}x{cols} that cut every row into {} pieces; reading is slow unless it is \
-                 written again in chunks of whole rows",
-                node.path(),
-                raw.dims[1].div_ceil(cols)
-            ));
+            warnings.extend(slow_chunks(node.path(), &raw));
         }
     }
     Ok(raw.into_map(stored))
+}
+
+/// What to say about compressed chunks that cut rows, if they cost much: a block of rows decodes all chunks that it touches,
+/// which is `chunk rows * row bytes`, and holds at most [`LARGEST_BLOCK_BYTES`].
+fn slow_chunks(path: &str, raw: &RawArray) -> Option<String> {
+    let [rows, cols] = raw.chunk;
+    let decoded = rows.min(raw.dims[0]).saturating_mul(raw.dims[1]).saturating_mul(to_u64(raw.elem_size));
+    let amplification = decoded / LARGEST_BLOCK_BYTES;
+    (amplification > 4).then(|| {
+        format!(
+            "{path}: compressed in chunks of {rows}x{cols}: every block of rows decodes {amplification} times its size; \
+             write it again in chunks of whole rows"
+        )
+    })
 }
 
 /// An array that is in memory.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::{Opened, OpenedElement, OpenedLayout};
 use crate::codec::{CodecError, Scratch};
+use crate::dtype::DType;
 use crate::num::{to_u64, to_usize};
 use crate::store::chunk_map::{ChunkMap, Storage};
 use crate::store::error::{OpenError, ReadError};
@@ -118,7 +119,7 @@ impl AnnDataStore {
             }
         };
         self.lengths.push(lengths);
-        self.schema.elements.push(Element { name, kind, n_cols, dtype, gene_axis });
+        self.schema.elements.push(Element { name, kind, n_cols, dtype, index_dtype: DType::I32, gene_axis });
         Ok(())
     }
 
@@ -141,6 +142,29 @@ impl AnnDataStore {
         let chunk_bytes = map.pipeline.chunk_bytes;
         self.parts.push(StoredPart { element, sources: vec![SourcePart { first_chunk: 0, map }], chunk_bytes });
         Ok(id)
+    }
+
+    /// Serves the values of X, and the column indices of all sparse elements, in other types. A value that is not exact in its new type
+    /// fails the batch that holds it.
+    ///
+    /// # Errors
+    /// [`OpenError::Refused`] if a type cannot number the columns of an element.
+    pub fn serve_as(&mut self, x_dtype: Option<DType>, index_dtype: Option<DType>) -> Result<(), OpenError> {
+        if let (Some(dtype), true) = (x_dtype, self.has_x) {
+            self.schema.elements[0].dtype = dtype;
+        }
+        let Some(dtype) = index_dtype else { return Ok(()) };
+        for element in &mut self.schema.elements {
+            if let ElementKind::Sparse { .. } = element.kind {
+                if element.n_cols > dtype.n_indices() {
+                    let path = self.files.first().map_or_else(Default::default, |f| f.path().to_owned());
+                    let reason = format!("{} columns, {dtype} numbers {} at most", element.n_cols, dtype.n_indices());
+                    return Err(OpenError::refused(&path, &element.name, reason, "use a wider --index-dtype"));
+                }
+                element.index_dtype = dtype;
+            }
+        }
+        Ok(())
     }
 
     /// The source of `row`, and its number there.

@@ -11,7 +11,7 @@ use super::node::H5Node;
 use super::types::holds_pointers;
 use crate::codec::{Filter, Pipeline};
 use crate::num::{to_u64, to_usize};
-use crate::store::anndata::node::{ArrayInfo, MAX_CHUNK_BYTES, Node, StorageInfo};
+use crate::store::anndata::node::{ArrayInfo, ElemType, MAX_CHUNK_BYTES, Node, StorageInfo, TextType};
 use crate::store::anndata::raw_array::RawArray;
 use crate::store::chunk_map::{ChunkEntry, ChunkMap, Storage, UNALLOCATED};
 use crate::store::error::OpenError;
@@ -83,11 +83,14 @@ fn compact(node: &H5Node, dataset: &Id, info: &ArrayInfo, total: u64) -> Result<
     if total > MAX_COMPACT_BYTES {
         return Err(node.refused(&format!("compact data of {total} bytes"), REWRITE));
     }
-    if holds_pointers(&info.elem) {
-        return Err(node.refused("variable-length data of compact layout", "write it again with chunks"));
-    }
     let fault = |e: LibraryError| node.fault(&e);
-    let datatype = lib::dataset_type(dataset).map_err(fault)?;
+    let datatype = match &info.elem {
+        ElemType::Text(TextType::Variable) => lib::text_reference_type().map_err(fault)?,
+        other if holds_pointers(other) => {
+            return Err(node.refused("records of variable length in compact layout", "write it again with chunks"));
+        }
+        _ => lib::dataset_type(dataset).map_err(fault)?,
+    };
     let bytes = lib::read_compact(dataset, &datatype, to_usize(total)).map_err(fault)?;
     Ok(Storage::Resident(Arc::from(bytes)))
 }

@@ -5,18 +5,21 @@
 //! error stack printed. Handles are [`Id`]s, closed on drop.
 //!
 //! The library is asked for structure only: links, attributes, data types, creation properties and chunk addresses. Values
-//! of datasets never come through it, so that no filter of the library and none of its heap code ever runs on them.
+//! of datasets (but compact ones, which lie in their header) never come through it, so that no filter of the library and none
+//! of its heap code ever runs on them.
+//!
+//! It reads the file through a driver of ours ([`driver`]), and hands out references to text instead of text ([`text`]).
 //!
 //! Enumerations are declared here as plain integers: those of the bindings do not list every value that a damaged file
 //! can hold, and an unlisted one would be undefined behaviour.
 #![allow(unsafe_code)] // the one file that calls C; every block states why it is sound
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::Once;
 
-use hdf5_sys::h5::{H5_index_t, H5_iter_order_t, H5dont_atexit, H5free_memory, H5open, hsize_t};
+use hdf5_sys::h5::{H5_index_t, H5_iter_order_t, H5dont_atexit, H5open, hsize_t};
 use hdf5_sys::h5a::{H5Aexists, H5Aget_space, H5Aget_type, H5Aopen, H5Aread};
 use hdf5_sys::h5d::{
     H5Dchunk_iter, H5Dget_create_plist, H5Dget_offset, H5Dget_space, H5Dget_storage_size, H5Dget_type, H5Dread,
@@ -28,15 +31,20 @@ use hdf5_sys::h5l::{H5Lexists, H5Lget_val};
 use hdf5_sys::h5o::H5Oopen;
 use hdf5_sys::h5p::{
     H5P_CLS_FILE_ACCESS, H5P_DEFAULT, H5Pcreate, H5Pget_chunk, H5Pget_chunk_opts, H5Pget_external_count,
-    H5Pget_fill_value, H5Pget_filter2, H5Pget_nfilters, H5Pset_fclose_degree, H5Pset_file_locking,
+    H5Pget_fill_value, H5Pget_filter2, H5Pget_nfilters, H5Pset_fclose_degree,
 };
 use hdf5_sys::h5r::{H5R_type_t, H5Rdereference2};
 use hdf5_sys::h5s::{H5S_ALL, H5Sget_simple_extent_dims, H5Sget_simple_extent_ndims};
-use hdf5_sys::h5t::{
-    H5T_STD_REF_OBJ, H5Tequal, H5Tget_array_dims2, H5Tget_array_ndims, H5Tget_ebias, H5Tget_fields, H5Tget_member_name,
-    H5Tget_member_offset, H5Tget_member_type, H5Tget_member_value, H5Tget_nmembers, H5Tget_offset, H5Tget_precision,
-    H5Tget_size, H5Tget_super, H5Tis_variable_str, H5Treclaim,
-};
+use hdf5_sys::h5t::{H5T_STD_REF_OBJ, H5Tequal};
+
+use crate::store::file::SourceFile;
+
+mod datatype;
+mod driver;
+mod text;
+
+pub use datatype::*;
+pub use text::text_reference_type;
 
 mod ffi {
     use super::{c_char, c_int, c_uint, c_void, hid_t};
@@ -73,10 +81,6 @@ mod ffi {
             data: *mut c_void,
         ) -> c_int;
         pub fn H5Sget_simple_extent_type(space: hid_t) -> c_int;
-        pub fn H5Tget_class(datatype: hid_t) -> c_int;
-        pub fn H5Tget_order(datatype: hid_t) -> c_int;
-        pub fn H5Tget_sign(datatype: hid_t) -> c_int;
-        pub fn H5Tget_strpad(datatype: hid_t) -> c_int;
         pub fn H5Pget_layout(plist: hid_t) -> c_int;
     }
 }
@@ -129,17 +133,6 @@ pub enum Shape {
     Dims(Vec<u64>),
 }
 
-/// Classes of data types, as the library numbers them.
-pub mod class {
-    pub const INTEGER: i32 = 0;
-    pub const FLOAT: i32 = 1;
-    pub const STRING: i32 = 3;
-    pub const COMPOUND: i32 = 6;
-    pub const REFERENCE: i32 = 7;
-    pub const ENUM: i32 = 8;
-    pub const ARRAY: i32 = 10;
-}
-
 /// Storage layouts, as the library numbers them.
 pub mod layout {
     pub const COMPACT: i32 = 0;
@@ -181,6 +174,7 @@ fn locked<T>(f: impl FnOnce() -> T) -> T {
             H5open();
             ffi::H5PLset_loading_state(0);
         }
+        text::register();
     });
     // SAFETY: under the lock; no callback and no data are given. Repeated, since the setting may belong to a thread.
     unsafe { H5Eset_auto2(H5E_DEFAULT, None, ptr::null_mut()) };
@@ -234,16 +228,16 @@ fn c_name(name: &str) -> Result<CString> {
     CString::new(name).map_err(|_| LibraryError("the name holds a NUL".to_owned()))
 }
 
-/// Opens a file read-only, without locking it. The handle takes all others of the file with it when it is closed.
-pub fn open_file(path: &Path) -> Result<Id> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| LibraryError("path with a NUL".to_owned()))?;
+/// Opens a file for reading. It is read through the descriptor of `file`, which must stay open as long as the handle; closing
+/// the handle closes all others of the file with it.
+pub fn open_file(file: &SourceFile) -> Result<Id> {
+    let path =
+        CString::new(file.path().as_os_str().as_bytes()).map_err(|_| LibraryError("path with a NUL".to_owned()))?;
     // SAFETY: plain property calls on a list that lives as long as `access`.
     let access = new_id(|| unsafe { H5Pcreate(*H5P_CLS_FILE_ACCESS) })?;
     // SAFETY: as above.
     checked(|| unsafe { H5Pset_fclose_degree(access.0, H5F_close_degree_t::H5F_CLOSE_STRONG) })?;
-    // SAFETY: as above.
-    checked(|| unsafe { H5Pset_file_locking(access.0, 0, 1) })?;
+    driver::set(&access, file)?;
     // SAFETY: `path` is null-terminated and outlives the call.
     new_id(|| unsafe { H5Fopen(path.as_ptr(), H5F_ACC_RDONLY, access.0) })
 }
@@ -358,34 +352,13 @@ pub fn attribute_shape(attribute: &Id) -> Result<Shape> {
     shape(&new_id(|| unsafe { H5Aget_space(attribute.0) })?)
 }
 
-/// Reads an attribute of fixed-size elements as stored. `len_bytes` is elements times element size.
+/// Reads an attribute as stored. `datatype` is its own type, or for variable-length text [`text_reference_type`];
+/// `len_bytes` is elements times the size of `datatype`.
 pub fn read_attribute(attribute: &Id, datatype: &Id, len_bytes: usize) -> Result<Vec<u8>> {
     let mut buf = vec![0_u8; len_bytes];
-    // SAFETY: the memory type is the stored one, so the library writes elements * element size = `len_bytes` bytes.
+    // SAFETY: the library writes elements * element size of the memory type = `len_bytes` bytes.
     checked(|| unsafe { H5Aread(attribute.0, datatype.0, buf.as_mut_ptr().cast()) })?;
     Ok(buf)
-}
-
-/// Reads an attribute of `n` variable-length strings.
-pub fn read_attribute_strings(attribute: &Id, datatype: &Id, n: usize) -> Result<Vec<Vec<u8>>> {
-    let mut pointers: Vec<*mut c_char> = vec![ptr::null_mut(); n];
-    // SAFETY: a variable-length string in memory is one pointer, and the attribute has `n` of them.
-    checked(|| unsafe { H5Aread(attribute.0, datatype.0, pointers.as_mut_ptr().cast()) })?;
-    let texts = pointers
-        .iter()
-        .map(|&p| {
-            if p.is_null() {
-                Vec::new()
-            } else {
-                // SAFETY: the library filled the pointer with a null-terminated string, freed only below.
-                unsafe { CStr::from_ptr(p) }.to_bytes().to_vec()
-            }
-        })
-        .collect();
-    // SAFETY: gives back the strings just read, with the same type and extent.
-    let _ = new_id(|| unsafe { H5Aget_space(attribute.0) })
-        .map(|space| locked(|| unsafe { H5Treclaim(datatype.0, space.0, H5P_DEFAULT, pointers.as_mut_ptr().cast()) }));
-    Ok(texts)
 }
 
 /// Opens the object that a stored object reference of `file` points to.
@@ -398,7 +371,7 @@ pub fn dereference(file: &Id, reference: [u8; 8]) -> Result<Id> {
 #[must_use]
 pub fn is_object_reference(datatype: &Id) -> bool {
     // SAFETY: both handles are valid.
-    checked(|| unsafe { H5Tequal(datatype.0, *H5T_STD_REF_OBJ) }).is_ok_and(|equal| equal > 0) && size(datatype) == 8
+    checked(|| unsafe { H5Tequal(datatype.0, *H5T_STD_REF_OBJ) }).is_ok_and(|equal| equal > 0)
 }
 
 fn shape(space: &Id) -> Result<Shape> {
@@ -542,133 +515,11 @@ pub fn visit_chunks(dataset: &Id, rank: usize, each: &mut dyn FnMut(ListedChunk<
     Ok(())
 }
 
-/// Class of a data type, see [`class`].
-#[must_use]
-pub fn type_class(datatype: &Id) -> i32 {
-    // SAFETY: the handle is valid.
-    locked(|| unsafe { ffi::H5Tget_class(datatype.0) })
-}
-
-/// Size of an element in bytes; 0 if the library cannot tell.
-#[must_use]
-pub fn size(datatype: &Id) -> usize {
-    // SAFETY: the handle is valid.
-    locked(|| unsafe { H5Tget_size(datatype.0) })
-}
-
-/// `Some(true)` for big-endian, `Some(false)` for little-endian elements, `None` for other orders.
-#[must_use]
-pub fn is_big_endian(datatype: &Id) -> Option<bool> {
-    // SAFETY: the handle is valid.
-    match locked(|| unsafe { ffi::H5Tget_order(datatype.0) }) {
-        0 => Some(false),
-        1 => Some(true),
-        _ => None,
-    }
-}
-
-/// True if an integer type has a sign.
-#[must_use]
-pub fn is_signed(datatype: &Id) -> bool {
-    // SAFETY: the handle is valid.
-    locked(|| unsafe { ffi::H5Tget_sign(datatype.0) }) == 1
-}
-
-/// Significant bits and the position of the first one.
-#[must_use]
-pub fn precision(datatype: &Id) -> (usize, i32) {
-    // SAFETY: the handle is valid.
-    locked(|| unsafe { (H5Tget_precision(datatype.0), H5Tget_offset(datatype.0)) })
-}
-
-/// Fields of a floating-point type: sign position, exponent position and bits, mantissa position and bits, exponent bias.
-pub fn float_fields(datatype: &Id) -> Result<[usize; 6]> {
-    let mut f = [0_usize; 6];
-    let [sign, exponent, exponent_bits, mantissa, mantissa_bits, bias] = &mut f;
-    // SAFETY: the library writes five integers.
-    checked(|| unsafe { H5Tget_fields(datatype.0, sign, exponent, exponent_bits, mantissa, mantissa_bits) })?;
-    // SAFETY: the handle is valid.
-    *bias = locked(|| unsafe { H5Tget_ebias(datatype.0) });
-    Ok(f)
-}
-
-/// True if a string type has variable length.
-pub fn is_variable_string(datatype: &Id) -> Result<bool> {
-    // SAFETY: the handle is valid.
-    checked(|| unsafe { H5Tis_variable_str(datatype.0) }).map(|yes| yes > 0)
-}
-
-/// True if fixed-length strings are padded with spaces; otherwise with NULs.
-#[must_use]
-pub fn is_space_padded(datatype: &Id) -> bool {
-    // SAFETY: the handle is valid.
-    locked(|| unsafe { ffi::H5Tget_strpad(datatype.0) }) == 2
-}
-
-/// Base type of an array or enumeration type.
-pub fn base_type(datatype: &Id) -> Result<Id> {
-    // SAFETY: the handle is valid.
-    new_id(|| unsafe { H5Tget_super(datatype.0) })
-}
-
-/// Dimensions of an array type.
-pub fn array_extent(datatype: &Id) -> Result<Vec<u64>> {
-    // SAFETY: the handle is valid.
-    let rank = checked(|| unsafe { H5Tget_array_ndims(datatype.0) })?;
-    let mut dims = vec![0; usize::try_from(rank).unwrap_or(0)];
-    // SAFETY: `dims` has room for all dimensions.
-    checked(|| unsafe { H5Tget_array_dims2(datatype.0, dims.as_mut_ptr()) })?;
-    Ok(dims)
-}
-
-/// Number of members of a compound or enumeration type.
-pub fn n_members(datatype: &Id) -> Result<u32> {
-    // SAFETY: the handle is valid.
-    let n = checked(|| unsafe { H5Tget_nmembers(datatype.0) })?;
-    Ok(u32::try_from(n).unwrap_or(0))
-}
-
-/// Name of member `i`.
-pub fn member_name(datatype: &Id, i: u32) -> Result<String> {
-    locked(|| {
-        // SAFETY: the handle is valid; the name is null-terminated, allocated by the library and freed here once.
-        unsafe {
-            let name = H5Tget_member_name(datatype.0, i);
-            if name.is_null() {
-                return Err(last_error());
-            }
-            let text = CStr::from_ptr(name).to_string_lossy().into_owned();
-            H5free_memory(name.cast());
-            Ok(text)
-        }
-    })
-}
-
-/// Type and byte offset of member `i` of a compound type.
-pub fn member(datatype: &Id, i: u32) -> Result<(Id, usize)> {
-    // SAFETY: the handle is valid.
-    let id = new_id(|| unsafe { H5Tget_member_type(datatype.0, i) })?;
-    // SAFETY: the handle is valid.
-    Ok((id, locked(|| unsafe { H5Tget_member_offset(datatype.0, i) })))
-}
-
-/// Value of member `i` of an enumeration of one-byte integers.
-pub fn byte_member_value(datatype: &Id, i: u32) -> Result<u8> {
-    let mut value = [0_u8; 16];
-    // SAFETY: the library writes one element of at most 16 bytes.
-    if size(datatype) != 1 {
-        return Err(LibraryError("enumeration of more than one byte".to_owned()));
-    }
-    // SAFETY: the library writes one byte.
-    checked(|| unsafe { H5Tget_member_value(datatype.0, i, value.as_mut_ptr().cast()) })?;
-    Ok(value[0])
-}
-
-/// Reads a dataset of compact layout as stored. `len_bytes` is elements times element size. Only for types without
-/// variable-length members or references.
+/// Reads a dataset of compact layout as stored, `datatype` and `len_bytes` as in [`read_attribute`]. Only for types without
+/// variable-length members.
 pub fn read_compact(dataset: &Id, datatype: &Id, len_bytes: usize) -> Result<Vec<u8>> {
     let mut buf = vec![0_u8; len_bytes];
-    // SAFETY: the memory type is the stored one, so the library writes elements * element size = `len_bytes` bytes.
+    // SAFETY: the library writes elements * element size of the memory type = `len_bytes` bytes.
     checked(|| unsafe { H5Dread(dataset.0, datatype.0, H5S_ALL, H5S_ALL, H5P_DEFAULT, buf.as_mut_ptr().cast()) })?;
     Ok(buf)
 }

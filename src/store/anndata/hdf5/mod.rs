@@ -67,18 +67,18 @@ fn with_root<T>(path: &Path, read: impl FnOnce(NodeRef) -> Result<T, OpenError>)
     }
     let file = Rc::new(SourceFile::open(path)?);
     let superblock = superblock::read(&file)?;
-    let h5 = H5File::open(path, Source::new(Rc::clone(&file)), &superblock)?;
+    let h5 = H5File::open(Source::new(Rc::clone(&file)), &superblock)?;
     let result = read(Rc::new(h5.root()?));
     drop(h5);
     let result = result?;
-    let changed =
-        || OpenError::refused(path, "file", "changed while it was opened", "try again when its writer is done");
-    // The library opened the path a second time: it must have met the same file.
-    let by_path = SourceFile::open(path)?;
-    if file.check_unchanged().is_err() || by_path.stamp() != file.stamp() {
-        return Err(changed());
+    if file.check_unchanged().is_err() {
+        let reason = "changed while it was opened";
+        return Err(OpenError::refused(path, "file", reason, "try again when its writer is done"));
     }
-    // Everything that shared the file is gone: `read` returns data, not nodes.
-    let file = Rc::into_inner(file).unwrap_or(by_path);
+    // Everything that shared the file is gone, since `read` returns data, not nodes; else it is opened once more.
+    let file = match Rc::try_unwrap(file) {
+        Ok(file) => file,
+        Err(shared) => SourceFile::open(shared.path())?,
+    };
     Ok((file, result))
 }

@@ -5,7 +5,6 @@
 //! to categories with them) stay inside the file by nature.
 
 use std::cell::RefCell;
-use std::path::Path;
 use std::rc::Rc;
 
 use super::heap::{Heap, REFERENCE_BYTES};
@@ -29,20 +28,25 @@ const MAX_SOFT_LINKS: u32 = 8;
 
 /// An HDF5 file, open in the library. Everything is closed when it is dropped.
 pub struct H5File {
+    handle: Id, // first, since it reads through the descriptor of `source`
     source: Source,
-    handle: Id,
     heap: RefCell<Heap>,
     sizes_are_8: bool,
 }
 
 impl H5File {
-    /// Opens the file at `path`, whose superblock was read through `source`.
+    /// Opens the file of `source`, whose superblock was read before.
     ///
     /// # Errors
     /// [`OpenError::Refused`] if the library cannot open it.
-    pub fn open(path: &Path, source: Source, superblock: &Superblock) -> Result<Rc<Self>, OpenError> {
-        let handle = lib::open_file(path).map_err(|LibraryError(why)| {
-            OpenError::refused(path, "file", format!("HDF5 cannot open it ({why})"), "copy or download it again")
+    pub fn open(source: Source, superblock: &Superblock) -> Result<Rc<Self>, OpenError> {
+        let handle = lib::open_file(source.file()).map_err(|LibraryError(why)| {
+            OpenError::refused(
+                source.path(),
+                "file",
+                format!("HDF5 cannot open it ({why})"),
+                "copy or download it again",
+            )
         })?;
         let heap = RefCell::new(Heap::new(superblock.base));
         Ok(Rc::new(Self { source, handle, heap, sizes_are_8: superblock.sizes == (8, 8) }))
@@ -139,26 +143,32 @@ impl H5Node {
             return Ok(Attr::Empty);
         }
         let datatype = lib::attribute_type(attribute).map_err(fault)?;
-        let size = lib::size(&datatype);
-        let len_bytes = n.saturating_mul(to_u64(size));
-        if len_bytes > MAX_ATTR_BYTES {
-            return Err(self.refused(&format!("attribute {name} of {len_bytes} bytes"), "remove it"));
+        let size = lib::size(&datatype).max(REFERENCE_BYTES);
+        let limit = n.saturating_mul(to_u64(size));
+        if limit > MAX_ATTR_BYTES {
+            return Err(self.refused(&format!("attribute {name} of {limit} bytes"), "remove it"));
         }
+        let len_bytes = to_usize(n) * lib::size(&datatype);
         if lib::type_class(&datatype) == class::REFERENCE {
             let usable = n == 1 && lib::is_object_reference(&datatype);
             return Ok(if usable { Attr::Reference } else { Attr::Other });
         }
         match types::describe(&datatype).map_err(fault)?.elem {
             ElemType::Text(TextType::Variable) => {
-                let texts = lib::read_attribute_strings(attribute, &datatype, to_usize(n)).map_err(fault)?;
-                Ok(text_attr(texts.iter().map(Vec::as_slice)))
+                let raw_type = lib::text_reference_type().map_err(fault)?;
+                let len_bytes = to_usize(n) * REFERENCE_BYTES;
+                let references = lib::read_attribute(attribute, &raw_type, len_bytes).map_err(fault)?;
+                match self.heap_texts(&references, REFERENCE_BYTES, 0)? {
+                    Ok(texts) => Ok(Attr::Text(texts.iter().map(ToOwned::to_owned).collect())),
+                    Err(reason) => Err(self.refused(&format!("attribute {name}: {reason}"), "write it again")),
+                }
             }
             ElemType::Text(TextType::Fixed { len, space_padded }) => {
-                let bytes = lib::read_attribute(attribute, &datatype, to_usize(len_bytes)).map_err(fault)?;
+                let bytes = lib::read_attribute(attribute, &datatype, len_bytes).map_err(fault)?;
                 Ok(text_attr(bytes.chunks(len.max(1)).map(|b| unpadded(b, space_padded))))
             }
             ElemType::Number(stored) => {
-                let bytes = lib::read_attribute(attribute, &datatype, to_usize(len_bytes)).map_err(fault)?;
+                let bytes = lib::read_attribute(attribute, &datatype, len_bytes).map_err(fault)?;
                 Ok(number_attr(&bytes, stored))
             }
             ElemType::Record(_) | ElemType::Other(_) => Ok(Attr::Other),

@@ -1,4 +1,5 @@
 //! Reads whole elements through the `Store` trait, the slow and simple way, and the digests of the manifest.
+#![allow(dead_code)] // each test binary uses a part of it
 
 use std::collections::HashMap;
 use std::ops::Range;
