@@ -166,8 +166,8 @@ pub struct MountArgs {
     /// Group of the files [default: yours]
     #[arg(long, value_name = "GID", help_heading = "Mount")]
     pub gid: Option<u32>,
-    /// How reads are served
-    #[arg(long, value_name = "auto|direct|cached", default_value = "auto", help_heading = "Mount")]
+    /// How reads are served; passthrough (root, Linux 6.9) is for batches that are read again
+    #[arg(long, value_name = "auto|passthrough|direct|cached", default_value = "auto", help_heading = "Mount")]
     pub io: String,
     /// Seconds that an open waits without any progress for it
     #[arg(long, value_name = "SECONDS", default_value_t = 120, help_heading = "Mount")]

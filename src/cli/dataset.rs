@@ -65,6 +65,8 @@ pub struct Resources {
     pub memory_bytes: u64,
     /// Of it, for images.
     pub image_bytes: u64,
+    /// Of it, for files that the kernel reads by itself (`--io passthrough`).
+    pub backing_bytes: u64,
     /// Of it, what the store holds: chunk maps, row lengths, columns, names.
     pub store_bytes: u64,
     /// Of it, buffers of threads.
@@ -338,6 +340,7 @@ impl Resources {
         Ok(Self {
             memory_bytes,
             image_bytes,
+            backing_bytes: 0,
             store_bytes,
             scratch_bytes,
             largest_batch_bytes,
@@ -345,6 +348,17 @@ impl Resources {
             threads,
             io_depth,
         })
+    }
+}
+
+impl Resources {
+    /// Gives half of the images' memory to files that the kernel reads by itself. Images are copied into them as they are
+    /// opened, so both halves hold about as much: what is assembled ahead, and what readers hold or read again. One batch of the
+    /// longest rows must fit into the images' part; where no file has room, images are served.
+    pub fn share_with_files(&mut self) {
+        let both = self.image_bytes.saturating_add(self.backing_bytes);
+        self.image_bytes = (both / 2).max(self.largest_batch_bytes).min(both);
+        self.backing_bytes = both - self.image_bytes;
     }
 }
 

@@ -252,8 +252,12 @@ pub fn summary(d: &Dataset, plan: &Plan) -> String {
         .map_or("nothing is compressed".to_owned(), |a| format!("decoded/needed {a:.2}"));
     lines.push(format!("reads        {} per window, {amplification}", bytes(plan.window_cost.bytes_read)));
     let r = &d.resources;
+    let files = match r.backing_bytes {
+        0 => String::new(),
+        n => format!("{} files of readers, ", bytes(n)),
+    };
     lines.push(format!(
-        "memory       {} ({} batches, {} index, {} buffers), {} thread{}",
+        "memory       {} ({} batches, {files}{} index, {} buffers), {} thread{}",
         bytes(r.memory_bytes),
         bytes(r.image_bytes),
         bytes(r.store_bytes),
