@@ -169,6 +169,7 @@ impl Plan {
                 "image_bytes": r.image_bytes,
                 "store_bytes": r.store_bytes,
                 "scratch_bytes": r.scratch_bytes,
+                "kept_bytes": r.kept_bytes,
                 "largest_batch_bytes": r.largest_batch_bytes,
                 "mean_batch_bytes": r.mean_batch_bytes,
             },
@@ -256,8 +257,12 @@ pub fn summary(d: &Dataset, plan: &Plan) -> String {
         0 => String::new(),
         n => format!("{} files of readers, ", bytes(n)),
     };
+    let kept = match r.kept_bytes {
+        0 => String::new(),
+        n => format!("{} decoded chunks kept, ", bytes(n)),
+    };
     lines.push(format!(
-        "memory       {} ({} batches, {files}{} index, {} buffers), {} thread{}",
+        "memory       {} ({} batches, {files}{kept}{} index, {} buffers), {} thread{}",
         bytes(r.memory_bytes),
         bytes(r.image_bytes),
         bytes(r.store_bytes),

@@ -51,7 +51,7 @@ pub fn decode_windows(
     let feed = Mutex::new(Feed { windows, go_on, current: None, total: Decoded::default() });
     let work = || -> Result<(), BatchError> {
         let (mut buffers, mut stored) = (ThreadBuffers::new(), Vec::new());
-        let decoder = Decoder { store, counters: &counters };
+        let decoder = Decoder { store, kept: None, counters: &counters };
         loop {
             let (plan, group) = match feed.lock().take(store, order, &sink, &counters) {
                 None => return Ok(()),
@@ -157,7 +157,7 @@ impl<W: Iterator<Item = (Pass, u64)>, G: Fn(u64) -> bool> Feed<W, G> {
         self.total.n_windows += 1;
         self.total.rows += rows.len() as u64;
         let batch = Sink::empty_batch(&sink.arena, store, (pass, window), rows)?;
-        let mut plan = WindowPlan::new(store, vec![Arc::new(batch)], ReadOrder::File);
+        let mut plan = WindowPlan::new(store, None, vec![Arc::new(batch)], ReadOrder::File);
         let mut pieces = Vec::with_capacity(plan.tasks.len());
         for (i, task) in (0_u32..).zip(&mut plan.tasks) {
             let part = &store.schema().parts[task.part as usize];

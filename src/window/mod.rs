@@ -24,6 +24,7 @@ pub mod decode_only;
 pub mod engine;
 mod errors;
 pub mod image;
+pub mod kept;
 pub mod plan;
 pub mod sizes;
 pub mod state;
