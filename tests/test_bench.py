@@ -68,8 +68,9 @@ def test_results_are_counted_right(source, fuse, temporary):
         assert r["seconds"] > 0 and r["cpu_s"] >= 0 and r["open_s"] > 0 and 0.001 < r["rss_gb"] < 1
         assert r["config"]["batch"] == 64 and r["config"]["fetch_factor"] == 8 and r["config"]["seed"] == 5
         # Below 1 where a chunk was there from before, decoded.
-    assert 0 < r["decoded_per_needed"] < 2
-        assert r["read_per_stored"] >= 1
+        least = 1 if mode == "decode" else 0.1
+        assert least <= r["decoded_per_needed"] < 2
+        assert r["read_per_stored"] >= least
         if mode == "decode":
             assert (r["checksum"], r["first_batch_s"], r["copies_per_value"]) == (None, None, None)
             assert r["counters"]["bytes_copied"] == 0
