@@ -179,6 +179,7 @@ fn cache_config(options: &Options) -> CacheConfig {
     CacheConfig {
         folder: options.cache_dir.clone().or_else(default),
         min_rows: min_rows.unwrap_or(CacheConfig::DEFAULT_MIN_ROWS),
+        max_bytes: CacheConfig::DEFAULT_MAX_BYTES,
     }
 }
 

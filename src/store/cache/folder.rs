@@ -1,6 +1,6 @@
 //! The folder of entries: where they lie, how one gets there, and how much room they take.
 //!
-//! All entries together stay below 20 GiB and below a tenth of the free space (what they take counted as free). To make room,
+//! All entries together stay below a limit (20 GiB) and below a tenth of the free space (what they take counted as free). To make room,
 //! those that were not used for longest are removed; a process that has one mapped keeps it. Several processes may use the
 //! folder at once: what appears under the name of an entry is always complete, and of two that are written at the same time
 //! the last one stays.
@@ -19,8 +19,6 @@ use super::entry::{self, Identity};
 pub const EXTENSION: &str = "idx";
 /// Extension of what is being written.
 const UNFINISHED: &str = "tmp";
-/// Most bytes of all entries.
-const MAX_BYTES: u64 = 20 << 30;
 /// This part of the free space is used at most.
 const FREE_SHARE: u64 = 10;
 /// What is unfinished for so long was left behind by a process that died.
@@ -29,12 +27,13 @@ const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 /// A folder of entries; it need not exist.
 pub struct Folder<'a> {
     path: &'a Path,
+    max_bytes: u64,
 }
 
 impl<'a> Folder<'a> {
-    /// The folder at `path`.
-    pub fn new(path: &'a Path) -> Self {
-        Self { path }
+    /// The folder at `path`, for at most so many bytes.
+    pub fn new(path: &'a Path, max_bytes: u64) -> Self {
+        Self { path, max_bytes }
     }
 
     /// Where the entry of a piece lies.
@@ -88,7 +87,7 @@ impl<'a> Folder<'a> {
             }
         }
         let free = free_bytes(self.path).unwrap_or(u64::MAX);
-        let limit = MAX_BYTES.min(free.saturating_add(taken) / FREE_SHARE);
+        let limit = self.max_bytes.min(free.saturating_add(taken) / FREE_SHARE);
         if wanted > limit {
             return Err(format!(
                 "{}: an entry of {} MiB is more than may be used there ({} MiB)",

@@ -15,6 +15,8 @@
 
 mod entry;
 mod folder;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::os::unix::ffi::OsStrExt;
@@ -33,6 +35,8 @@ pub use entry::Sections;
 
 /// Rows of a piece that is worth an entry.
 const MIN_ROWS: u64 = 1_000_000;
+/// Most bytes of all entries.
+const MAX_BYTES: u64 = 20 << 30;
 /// Rows that cost about as much as one chunk to find out about.
 const ROWS_PER_CHUNK: u64 = 16;
 /// How long a file must have been left alone before what was read from it is kept.
@@ -47,16 +51,20 @@ pub struct CacheConfig {
     pub folder: Option<PathBuf>,
     /// Rows from which on a piece is kept, see [`CacheConfig::DEFAULT_MIN_ROWS`].
     pub min_rows: u64,
+    /// Most bytes of all entries; never more than a tenth of the free space.
+    pub max_bytes: u64,
 }
 
 impl CacheConfig {
     /// Rows below which a piece is read again faster than it is worth keeping.
     pub const DEFAULT_MIN_ROWS: u64 = MIN_ROWS;
+    /// Bytes that all entries may take.
+    pub const DEFAULT_MAX_BYTES: u64 = MAX_BYTES;
 
     /// Nothing is kept, and nothing is said about it.
     #[must_use]
     pub fn off() -> Self {
-        Self { folder: None, min_rows: u64::MAX }
+        Self { folder: None, min_rows: u64::MAX, max_bytes: 0 }
     }
 }
 
@@ -150,7 +158,7 @@ impl SourceCache {
     }
 
     fn folder(&self) -> Option<Folder<'_>> {
-        let folder = self.config.folder.as_deref().map(Folder::new);
+        let folder = self.config.folder.as_deref().map(|path| Folder::new(path, self.config.max_bytes));
         if folder.is_none() {
             let said = "cache folder: none (neither --cache-dir, $XDG_CACHE_HOME nor $HOME is given); \
                         the next mount reads the index again";
