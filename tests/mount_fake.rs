@@ -178,7 +178,7 @@ fn one_bad_batch_fails_alone_and_the_mount_lives_on() {
     );
     // 25 failures (the panic counts twice), but no more than ten of them in the log.
     assert_eq!(log.lines().filter(|line| line.contains("open: ")).count(), 10, "{log}");
-    assert_eq!(fs::read_to_string(place.mnt().join(".shufflefs/errors.tsv")).unwrap(), "batch\terror\n");
+    assert_eq!(fs::read_to_string(place.mnt().join(".shufflefs/errors.tsv")).unwrap(), "unix_seconds\tpath\terror\n");
 }
 
 #[test]

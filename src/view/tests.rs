@@ -406,7 +406,8 @@ fn fixed_files_hold_what_they_were_given() {
     assert_eq!(read("var_names.txt"), b"g0\ng1\n");
     assert_eq!(read(".shufflefs/config.toml"), b"seed = 7\n");
     assert_eq!(read(".shufflefs/log"), b"a line\n");
-    assert_eq!(read(".shufflefs/errors.tsv"), b"batch\terror\n");
+    let errors = "unix_seconds\tpath\terror\n7\tinorder/batch-0000002.safetensors\twhy\n";
+    assert_eq!(read(".shufflefs/errors.tsv"), errors.as_bytes());
     let blocks = read(".shufflefs/blocks.npy");
     let rows: Vec<i64> = blocks[128..].chunks(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect();
     assert_eq!(rows, (0..1_003).step_by(4).collect::<Vec<i64>>());

@@ -260,10 +260,7 @@ impl Shared {
         let now = state.tick();
         let waiters = match state.batches.remove(&batch.id) {
             Some(Slot::Loading { job, waiters }) => {
-                if let Some(job) = state.job(job) {
-                    job.undelivered -= 1;
-                }
-                state.jobs.retain(|job| job.undelivered > 0);
+                state.note_delivery(job);
                 waiters
             }
             _ => Vec::new(),

@@ -275,6 +275,20 @@ impl State {
         self.jobs.iter().find(|job| job.id == id).map_or((Urgency::Demand, id), |job| (job.urgency, id))
     }
 
+    /// Notes that a batch of a job was delivered. A job of which nobody waits for anything any more is urgent no longer, so that
+    /// others who wait do not wait for the rest of its window.
+    pub fn note_delivery(&mut self, id: JobId) {
+        let batches = &self.batches;
+        let is_waited_for = |pass, batch: u64| matches!(batches.get(&BatchId { pass, batch }), Some(Slot::Loading { waiters, .. }) if !waiters.is_empty());
+        if let Some(job) = self.jobs.iter_mut().find(|job| job.id == id) {
+            job.undelivered -= 1;
+            if job.urgency == Urgency::Demand && !job.wanted.iter().any(|&batch| is_waited_for(job.pass, batch)) {
+                job.urgency = Urgency::Stream;
+            }
+        }
+        self.jobs.retain(|job| job.undelivered > 0);
+    }
+
     /// Lets jobs that wait for memory try again.
     pub fn unstarve(&mut self) {
         for job in &mut self.jobs {

@@ -302,7 +302,7 @@ impl ElemType {
 /// The file of a container, and how much memory its content was allowed to take so far.
 ///
 /// A file of a few kilobytes can declare arrays of terabytes. What becomes resident is therefore limited by the size of
-/// the file: 64 times (names and labels compress, but not more than that), and at least 128 MiB.
+/// the file: 64 times (names and labels compress, but not more than that), and at least 48 MiB.
 #[derive(Debug)]
 pub struct Source {
     file: Rc<SourceFile>,
@@ -339,7 +339,7 @@ impl Source {
     /// Most bytes that may be charged.
     #[must_use]
     pub fn limit_bytes(&self) -> u64 {
-        self.file.stamp().size.saturating_mul(64).max(128 << 20)
+        self.file.stamp().size.saturating_mul(64).max(48 << 20)
     }
 
     /// Charges `bytes` before they are allocated.

@@ -55,7 +55,7 @@ pub fn raw_array(node: &H5Node, dataset: &Id, info: &ArrayInfo) -> Result<RawArr
         fill: vec![0; elem_size],
         storage: Storage::Unallocated,
     };
-    if !holds_pointers(&info.elem) {
+    if matches!(info.elem, ElemType::Number(_)) {
         let datatype = lib::dataset_type(dataset).map_err(fault)?;
         array.fill = lib::fill_value(&creation, &datatype, elem_size).map_err(fault)?;
     }

@@ -82,6 +82,7 @@ mod ffi {
         ) -> c_int;
         pub fn H5Sget_simple_extent_type(space: hid_t) -> c_int;
         pub fn H5Pget_layout(plist: hid_t) -> c_int;
+        pub fn H5Pfill_value_defined(plist: hid_t, status: *mut c_int) -> c_int;
     }
 }
 
@@ -478,11 +479,17 @@ pub fn filters(creation: &Id) -> Result<Vec<FilterInfo>> {
         .collect()
 }
 
-/// The fill value in the stored type, `size` bytes. Only for types without variable-length members.
+/// The fill value in the stored type, `size` bytes; zeros if none was set. Only for numbers.
 pub fn fill_value(creation: &Id, datatype: &Id, size: usize) -> Result<Vec<u8>> {
     let mut value = vec![0_u8; size];
-    // SAFETY: the memory type is the stored one, of `size` bytes.
-    checked(|| unsafe { H5Pget_fill_value(creation.0, datatype.0, value.as_mut_ptr().cast()) })?;
+    let mut status = 0;
+    // Asked first, since the library dereferences null for a fill value of negative size.
+    // SAFETY: the library writes one integer.
+    checked(|| unsafe { ffi::H5Pfill_value_defined(creation.0, &raw mut status) })?;
+    if status == 2 {
+        // SAFETY: the memory type is the stored one, of `size` bytes.
+        checked(|| unsafe { H5Pget_fill_value(creation.0, datatype.0, value.as_mut_ptr().cast()) })?;
+    }
     Ok(value)
 }
 
