@@ -46,7 +46,11 @@ def entries(folder: Path) -> list[Path]:
     return sorted(folder.glob("*")) if folder.exists() else []
 
 
-@pytest.mark.parametrize("name", gen_stores.STORES)
+# How values are compressed makes no difference here; how frames, columns, row lengths and chunk tables are stored does.
+NAMES = [n for n in gen_stores.STORES if n in ("csr.gzip", "dense.gzip", "user-block", "coded") or n.startswith(("obs.", "old.", "rows.", "latest."))]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_cached_and_uncached_are_the_same(name, tmp_path):
     source, folder = tmp_path / "source.h5ad", tmp_path / "cache"
     gen_stores.STORES[name](source)
@@ -55,16 +59,17 @@ def test_cached_and_uncached_are_the_same(name, tmp_path):
     assert not entries(folder), "small stores leave nothing"
     first = facts(source, tmp_path / "out", "--cache-dir", folder)
     written = {path: path.stat().st_ino for path in entries(folder)}
+    content = {path: path.read_bytes() for path in written}
     second = facts(source, tmp_path / "out", "--cache-dir", folder)
     assert len(written) > 1
     assert {path: path.stat().st_ino for path in entries(folder)} == written, "the entries were used"
     assert without == first == second
     for path in written:  # all of them damaged
-        data = bytearray(path.read_bytes())
+        data = bytearray(content[path])
         data[len(data) // 2] ^= 4
         path.write_bytes(data)
     assert facts(source, tmp_path / "out", "--cache-dir", folder) == without
-    assert not {path.stat().st_ino for path in entries(folder)} & set(written.values()), "all were written again"
+    assert {path: path.read_bytes() for path in entries(folder)} == content, "all were written again"
 
 
 def test_a_changed_source_is_read_again(tmp_path):

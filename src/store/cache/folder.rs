@@ -112,5 +112,5 @@ impl<'a> Folder<'a> {
 /// Bytes that this user may still write where `path` lies.
 fn free_bytes(path: &Path) -> Option<u64> {
     let found = nix::sys::statvfs::statvfs(path).ok()?;
-    Some(u64::from(found.blocks_available()).saturating_mul(u64::from(found.fragment_size())))
+    Some(found.blocks_available().saturating_mul(found.fragment_size()))
 }
