@@ -290,7 +290,7 @@ def check_damaged(mnt: Path, source_name: str, damaged: range, truth: Truth) -> 
                 with pytest.raises(OSError) as caught:
                     path.read_bytes()
                 assert caught.value.errno == 5, f"{path}: {caught.value}"
-                failed.add((folder_pass.folder.name, str(folder_pass.batch_names.index(name))))
+                failed.add(f"{folder_pass.folder.name}/{name}")
                 continue
             batch = Batch(path.read_bytes())
             assert_no_secret([batch])
@@ -300,7 +300,7 @@ def check_damaged(mnt: Path, source_name: str, damaged: range, truth: Truth) -> 
     assert failed
     with open(mnt / ".shufflefs/errors.tsv", newline="") as f:
         recorded = list(csv.DictReader(f, delimiter="\t", quoting=csv.QUOTE_NONE))
-    assert {(line["pass"], line["batch"]) for line in recorded} == failed
+    assert {line["path"] for line in recorded} == failed
     assert all(source_name in line["error"] for line in recorded)
     assert (mnt / ".shufflefs/log").read_text().strip(), "nothing in the log"
 

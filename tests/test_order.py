@@ -62,7 +62,7 @@ def test_recomputed_order(source, options):
     with Mount(source, options=options) as mnt:
         dataset, blocks = load_dataset(mnt), np.load(mnt / ".shufflefs/blocks.npy").tolist()
         m, f, seed, tail = (dataset["order"][key] for key in ("batch_size", "fetch_factor", "seed", "tail"))
-        sources = [(*s["rows"], s["fixed"] or 0) for s in dataset["order"]["blocks"]["sources"]]
+        sources = [(*s["rows"], s["block_rows"] or 0) for s in dataset["sources"]]
         for epoch in (0, 1, 123456):
             batches = order_recompute.epoch_batches(blocks, sources, m, f, seed, epoch, tail)
             got = Pass(mnt / f"epoch-{epoch:05d}")

@@ -31,6 +31,8 @@ pub enum Command {
     Export(ExportArgs),
     /// Show the state of a mount, or list all mounts
     Status(StatusArgs),
+    /// Measure how fast a dataset is decoded, made into batches, and read through a mount
+    Bench(BenchArgs),
 }
 
 /// Options that decide what the batches are. Shared by all commands that serve batches, and the content of a `--config` file.
@@ -168,8 +170,8 @@ pub struct MountArgs {
     /// Group of the files [default: yours]
     #[arg(long, value_name = "GID", help_heading = "Mount")]
     pub gid: Option<u32>,
-    /// How reads are served
-    #[arg(long, value_name = "auto|direct|cached", default_value = "auto", help_heading = "Mount")]
+    /// How reads are served; passthrough (root, Linux 6.9) is for batches that are read again
+    #[arg(long, value_name = "auto|passthrough|direct|cached", default_value = "auto", help_heading = "Mount")]
     pub io: String,
     /// Seconds that an open waits without any progress for it
     #[arg(long, value_name = "SECONDS", default_value_t = 120, help_heading = "Mount")]
@@ -265,6 +267,32 @@ pub struct StatusArgs {
     #[arg(value_name = "MNT")]
     pub mount_point: Option<PathBuf>,
     /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `shufflefs bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// The dataset
+    #[arg(value_name = "SOURCE")]
+    pub sources: Vec<PathBuf>,
+    /// What the batches are.
+    #[command(flatten)]
+    pub dataset: DatasetArgs,
+    /// Also read through a private mount, which is made for this
+    #[arg(long, help_heading = "Measurement")]
+    pub mount: bool,
+    /// Epochs to read, from epoch 0 on
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Measurement")]
+    pub epochs: u32,
+    /// Stop with the window that reaches N rows
+    #[arg(long, value_name = "N", help_heading = "Measurement")]
+    pub rows: Option<u64>,
+    /// Stop each measurement with the window that reaches S seconds
+    #[arg(long, value_name = "S", help_heading = "Measurement")]
+    pub seconds: Option<f64>,
+    /// Print JSON, one line per measurement
     #[arg(long)]
     pub json: bool,
 }

@@ -17,6 +17,7 @@ use crate::store::anndata::{AnnDataStore, hdf5};
 use crate::store::cache::{self, CacheConfig};
 use crate::store::fingerprint::fingerprint;
 use crate::store::{OpenError, Schema, Store, Strings};
+use crate::window::kept::KeptChunks;
 use crate::window::sizes::Sizes;
 use crate::window::{Engine, EngineConfig};
 
@@ -66,6 +67,8 @@ pub struct Resources {
     pub memory_bytes: u64,
     /// Of it, for images.
     pub image_bytes: u64,
+    /// Of it, for files that the kernel reads by itself (`--io passthrough`).
+    pub backing_bytes: u64,
     /// Of it, what the store holds: chunk maps, row lengths, columns, names.
     pub store_bytes: u64,
     /// Of it, buffers of threads.
@@ -78,6 +81,8 @@ pub struct Resources {
     pub threads: usize,
     /// Reads under way at one time when storage is slow.
     pub io_depth: usize,
+    /// Of the budget, for decoded chunks that are kept over epochs: all of them, or 0.
+    pub kept_bytes: u64,
 }
 
 impl Dataset {
@@ -153,6 +158,7 @@ impl Dataset {
             io_depth: r.io_depth,
             timeout,
             world_size: self.options.world_size,
+            keep_chunks: r.kept_bytes > 0,
             populate_bytes: window.saturating_mul(POPULATED_WINDOWS).min(r.image_bytes).min(epoch.saturating_mul(2)),
         };
         Engine::start(Arc::clone(&self.store), Arc::clone(&self.order), Arc::clone(&self.encoder), config)
@@ -326,15 +332,21 @@ impl Resources {
             + mean.saturating_mul(windows).saturating_mul(9) / 8
             + scratch_of(wanted_threads, options.io_depth)
             + store_bytes;
-        let memory_bytes = options
-            .memory_bytes
-            .unwrap_or_else(|| memory::available_bytes().map_or(useful, |available| useful.min(available / 4)));
+        // Decoded chunks are kept if they take at most half of what is left for data.
+        let decoded = KeptChunks::needed_bytes(store).unwrap_or(u64::MAX);
+        let with_chunks = useful.saturating_add(decoded).max(decoded.saturating_mul(2).saturating_add(useful / 4));
+        let memory_bytes = options.memory_bytes.unwrap_or_else(|| {
+            let limit = memory::available_bytes().map_or(useful, |available| available / 4);
+            if with_chunks <= limit { with_chunks } else { useful.min(limit) }
+        });
         // Large chunks make large buffers; rather fewer reads ahead and fewer threads than no room for images.
         let fits = |threads: usize, io_depth: usize| scratch_of(threads, io_depth) <= memory_bytes / 4;
         let io_depth = (1..=options.io_depth).rev().find(|&depth| fits(wanted_threads, depth)).unwrap_or(1);
         let threads = (1..=wanted_threads).rev().find(|&n| fits(n, io_depth)).unwrap_or(1);
         let scratch_bytes = scratch_of(threads, io_depth);
-        let image_bytes = memory_bytes.saturating_sub(scratch_bytes + store_bytes);
+        let data_bytes = memory_bytes.saturating_sub(scratch_bytes + store_bytes);
+        let kept_bytes = if decoded <= data_bytes / 2 { decoded } else { 0 };
+        let image_bytes = data_bytes - kept_bytes;
         if image_bytes < largest {
             let needed = largest + scratch_bytes + store_bytes;
             bail!(
@@ -351,13 +363,26 @@ impl Resources {
         Ok(Self {
             memory_bytes,
             image_bytes,
+            backing_bytes: 0,
             store_bytes,
             scratch_bytes,
             largest_batch_bytes,
             mean_batch_bytes,
             threads,
             io_depth,
+            kept_bytes,
         })
+    }
+}
+
+impl Resources {
+    /// Gives half of the images' memory to files that the kernel reads by itself. Images are copied into them as they are
+    /// opened, so both halves hold about as much: what is assembled ahead, and what readers hold or read again. One batch of the
+    /// longest rows must fit into the images' part; where no file has room, images are served.
+    pub fn share_with_files(&mut self) {
+        let both = self.image_bytes.saturating_add(self.backing_bytes);
+        self.image_bytes = (both / 2).max(self.largest_batch_bytes).min(both);
+        self.backing_bytes = both - self.image_bytes;
     }
 }
 

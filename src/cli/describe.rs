@@ -161,6 +161,7 @@ impl Plan {
                 "image_bytes": r.image_bytes,
                 "store_bytes": r.store_bytes,
                 "scratch_bytes": r.scratch_bytes,
+                "kept_bytes": r.kept_bytes,
                 "largest_batch_bytes": r.largest_batch_bytes,
                 "mean_batch_bytes": r.mean_batch_bytes,
             },
@@ -240,8 +241,16 @@ pub fn summary(d: &Dataset, plan: &Plan) -> String {
         .map_or("nothing is compressed".to_owned(), |a| format!("decoded/needed {a:.2}"));
     lines.push(format!("reads        {} per window, {amplification}", bytes(plan.window_cost.bytes_read)));
     let r = &d.resources;
+    let files = match r.backing_bytes {
+        0 => String::new(),
+        n => format!("{} files of readers, ", bytes(n)),
+    };
+    let kept = match r.kept_bytes {
+        0 => String::new(),
+        n => format!("{} decoded chunks kept, ", bytes(n)),
+    };
     lines.push(format!(
-        "memory       {} ({} batches, {} index, {} buffers), {} thread{}",
+        "memory       {} ({} batches, {files}{kept}{} index, {} buffers), {} thread{}",
         bytes(r.memory_bytes),
         bytes(r.image_bytes),
         bytes(r.store_bytes),

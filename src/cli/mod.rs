@@ -43,6 +43,7 @@ pub fn main() -> ExitCode {
         Command::Cat(args) => commands::cat::run(args),
         Command::Export(args) => commands::export::run(args),
         Command::Status(args) => commands::status::run(&args),
+        Command::Bench(args) => commands::bench::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

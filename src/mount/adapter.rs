@@ -2,7 +2,8 @@
 //!
 //! Every operation runs behind [`guarded`], with its reply outside: a panic becomes `EIO` and a log line, and the loop
 //! thread lives on. Loop threads never wait and never compute for long: the open of a batch carries its reply to the thread of the
-//! engine that finishes the batch, and what has to be rendered or computed goes to one helper thread.
+//! engine that finishes the batch, and what has to be rendered or computed goes to one helper thread. Where batches are served by
+//! [`passthrough`](super::passthrough), that module answers their opens.
 //!
 //! The operations that change something are not here: the mount is read-only, so the kernel answers `EROFS` itself. `flush`,
 //! `fsync`, `access`, `getxattr`, `lseek` and `poll` answer `ENOSYS`, after which the kernel never asks again and does the
@@ -11,8 +12,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{
@@ -23,6 +23,9 @@ use fuser::{
 };
 
 use super::IoMode;
+use super::io_mode::{IoState, Settled};
+use super::passthrough::{self, Passthrough};
+use super::pool::{Job, Pool};
 use crate::view::errno::panic_text;
 use crate::view::{Attr, Ino, Opened, Reporter, Serving, Tree, ViewError};
 
@@ -33,72 +36,43 @@ const MIN_DIRECT_BYTES: u64 = 128 << 10;
 /// Block size in the attributes.
 const BLOCK_BYTES: u32 = 4096;
 
-/// Work for the helper thread.
-type Job = Box<dyn FnOnce() + Send>;
-
 /// The file system as `fuser` sees it.
 pub(super) struct Adapter {
     shared: Arc<Shared>,
-    helper: mpsc::Sender<Job>,
+    helper: Pool,
     ended: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 /// What replies need, wherever they are sent from.
-struct Shared {
-    tree: Arc<Tree>,
+pub(super) struct Shared {
+    pub tree: Arc<Tree>,
     reporter: Reporter,
-    wanted: IoMode,
-    /// [`IoMode`] in force since `init`.
-    mode: Arc<ModeCell>,
-}
-
-/// The mode that `init` settled.
-#[derive(Debug, Default)]
-pub(super) struct ModeCell(AtomicU8);
-
-impl ModeCell {
-    fn set_direct(&self) {
-        self.0.store(1, Ordering::Relaxed);
-    }
-
-    /// True if batches are served by direct I/O.
-    pub fn is_direct(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 1
-    }
+    io: Arc<IoState>,
+    /// There if it was asked for.
+    passthrough: Option<Arc<Passthrough>>,
 }
 
 impl Adapter {
     /// `ended` is called when the session is over.
     pub fn new(
         tree: Arc<Tree>,
-        wanted: IoMode,
+        io: Arc<IoState>,
+        passthrough: Option<Arc<Passthrough>>,
         ended: impl FnOnce() + Send + Sync + 'static,
-    ) -> io::Result<(Self, Arc<ModeCell>)> {
-        let (helper, jobs) = mpsc::channel::<Job>();
-        std::thread::Builder::new().name("render".to_owned()).spawn(move || {
-            for job in jobs {
-                // A job that panics drops its reply, which answers with EIO.
-                let _ = guarded("helper", || {
-                    job();
-                    Ok(())
-                });
-            }
-        })?;
-        let mode = Arc::new(ModeCell::default());
-        let shared = Shared { tree, reporter: Reporter::default(), wanted, mode: Arc::clone(&mode) };
-        Ok((Self { shared: Arc::new(shared), helper, ended: Some(Box::new(ended)) }, mode))
+    ) -> io::Result<Self> {
+        let shared = Shared { tree, reporter: Reporter::default(), io, passthrough };
+        Ok(Self { shared: Arc::new(shared), helper: Pool::start("render", 1)?, ended: Some(Box::new(ended)) })
     }
 
-    /// Runs a job on the helper thread, or here if that one is gone.
+    /// Runs a job on the helper thread.
     fn help(&self, job: Job) {
-        if let Err(mpsc::SendError(job)) = self.helper.send(job) {
-            job();
-        }
+        self.helper.run(job);
     }
 }
 
 impl Shared {
-    fn fail(&self, op: &'static str, error: &ViewError) -> Errno {
+    /// Logs a failed operation.
+    pub fn fail(&self, op: &'static str, error: &ViewError) -> Errno {
         Errno::from_i32(self.reporter.report(op, error))
     }
 
@@ -130,7 +104,9 @@ impl Shared {
         FopenFlags::FOPEN_NOFLUSH
             | match serving {
                 Serving::Volatile => FopenFlags::FOPEN_DIRECT_IO,
-                Serving::Batch { size_bytes } if self.mode.is_direct() && size_bytes >= MIN_DIRECT_BYTES => {
+                Serving::Batch { size_bytes }
+                    if self.io.settled() == Settled::Direct && size_bytes >= MIN_DIRECT_BYTES =>
+                {
                     FopenFlags::FOPEN_DIRECT_IO
                 }
                 // An inode never changes its content, so what was cached by an earlier open is right.
@@ -139,6 +115,12 @@ impl Shared {
     }
 
     fn open(self: &Arc<Self>, ino: Ino, reply: ReplyOpen) {
+        // In this mode no batch is ever opened through the page cache: an inode must not mix the two.
+        if let Some(passthrough) = &self.passthrough
+            && let Some(size_bytes) = self.tree.batch_size_bytes(ino)
+        {
+            return passthrough::open(self, passthrough, ino, size_bytes, reply);
+        }
         let shared = Arc::clone(self);
         let done = Box::new(move |result: Result<Opened, ViewError>| match result {
             Ok(opened) => reply.opened(FileHandle(opened.handle), shared.open_flags(opened.serving)),
@@ -155,14 +137,17 @@ impl Shared {
 
     fn read(&self, handle: u64, offset: u64, len: u32, reply: ReplyData) {
         match guarded("read", || self.tree.read(handle, offset, len)) {
-            Ok(bytes) => reply.data(&bytes),
+            Ok(bytes) => {
+                self.io.count_read(bytes.len());
+                reply.data(&bytes);
+            }
             Err(error) => reply.error(self.fail("read", &error)),
         }
     }
 }
 
 /// Runs an operation; a panic in it is an error like others.
-fn guarded<T>(op: &'static str, f: impl FnOnce() -> Result<T, ViewError>) -> Result<T, ViewError> {
+pub(super) fn guarded<T>(op: &'static str, f: impl FnOnce() -> Result<T, ViewError>) -> Result<T, ViewError> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
         let what = format!("{op}: {}", panic_text(&*payload));
         Err(ViewError::Panicked { what })
@@ -181,10 +166,13 @@ impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // Without this, a shared mapping of a file opened for direct I/O is ENODEV: then direct is not offered.
         let can_map = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
-        match self.shared.wanted {
-            IoMode::Direct if !can_map => return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
-            IoMode::Auto | IoMode::Direct if can_map => self.shared.mode.set_direct(),
-            IoMode::Auto | IoMode::Direct | IoMode::Cached => {}
+        let io = &self.shared.io;
+        // A depth of 0 switches passthrough off without a word.
+        let can_pass = io.wanted() == IoMode::Passthrough
+            && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(1).is_ok();
+        if io.settle(can_map, can_pass).is_none() {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         // Older kernels lack some of these; each is asked for by itself.
         for capability in
@@ -253,14 +241,18 @@ impl Filesystem for Adapter {
     fn release(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        match guarded("release", || self.shared.tree.release(fh.0)) {
+        let released = guarded("release", || self.shared.tree.release(fh.0));
+        if let (Ok(()), Some(passthrough)) = (&released, &self.shared.passthrough) {
+            passthrough.released(Ino(ino.0));
+        }
+        match released {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(self.shared.fail("release", &error)),
         }

@@ -8,48 +8,26 @@
 
 mod adapter;
 mod daemon;
+mod io_mode;
 mod log;
 mod mountinfo;
+mod passthrough;
 mod point;
+mod pool;
 mod session;
 mod unmount;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
+pub use io_mode::IoMode;
 pub use log::{Log, LogConfig};
 pub use unmount::{MountEntry, MountState, list_mounts, umount};
 
 use crate::view::Tree;
 use daemon::Ready;
 use point::MountPoint;
-
-/// How batches reach their readers (`--io`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum IoMode {
-    /// [`IoMode::Direct`] where the kernel can map files that are served that way, [`IoMode::Cached`] elsewhere.
-    #[default]
-    Auto,
-    /// Straight from the image: one copy, and nothing stays in the page cache.
-    Direct,
-    /// Through the page cache.
-    Cached,
-}
-
-impl std::str::FromStr for IoMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "direct" => Ok(Self::Direct),
-            "cached" => Ok(Self::Cached),
-            other => Err(format!("{other}: expected auto, direct or cached")),
-        }
-    }
-}
 
 /// Loop threads, if nothing else is said: two answer more steadily than one, and they never wait.
 pub const DEFAULT_LOOP_THREADS: usize = 2;
@@ -73,11 +51,14 @@ pub struct MountConfig {
     pub log: Option<Log>,
 }
 
-/// What is told when the mount is there.
-#[derive(Debug, Clone, Default)]
-pub struct Summary {
-    /// The text, as it is printed.
-    pub text: String,
+/// What is to be mounted.
+pub struct Built {
+    /// The tree.
+    pub tree: Tree,
+    /// What is told when the mount is there; it gets the way that batches are served, as a few words.
+    pub summary: Box<dyn FnOnce(&str) -> String>,
+    /// Memory for files that the kernel reads by itself, in bytes. Used by [`IoMode::Passthrough`] only.
+    pub backing_bytes: u64,
 }
 
 /// Why there is no mount, or no unmount.
@@ -120,6 +101,12 @@ pub enum MountError {
     /// `--io direct` on an old kernel.
     #[error("--io direct: this kernel cannot map files served that way (Linux 6.6 can); use --io cached")]
     NoDirect,
+    /// `--io passthrough` where it cannot work.
+    #[error("--io passthrough: {reason}; use --io auto")]
+    NoPassthrough {
+        /// Why not.
+        reason: String,
+    },
     /// The mount was taken away while it was made.
     #[error("{}: the mount was taken away at once", mount_point.display())]
     Vanished {
@@ -192,15 +179,18 @@ pub enum MountError {
 /// [`MountError`]; nothing stays mounted, and a mount point that was made is removed.
 pub fn run(
     config: &MountConfig,
-    build: impl FnOnce() -> Result<(Tree, Summary), String>,
+    build: impl FnOnce() -> Result<Built, String>,
     announce: impl FnOnce(&str),
 ) -> Result<(), MountError> {
+    if config.io == IoMode::Passthrough {
+        passthrough::check()?;
+    }
     let point = MountPoint::check(&config.mount_point)?;
     let serve = move |ready: Ready<'_>| {
         // Owned here, since a daemon exits at the end of this: the directory must be removed before.
         let mut point = point;
-        let (tree, summary) = build().map_err(|message| MountError::Build { message })?;
-        session::serve(config, &mut point, &Arc::new(tree), &summary.text, ready)
+        let built = build().map_err(|message| MountError::Build { message })?;
+        session::serve(config, &mut point, built, ready)
     };
     if config.foreground {
         return serve(Ready::in_foreground(announce));

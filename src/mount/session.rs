@@ -21,10 +21,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::adapter::Adapter;
 use super::daemon::Ready;
+use super::io_mode::IoState;
 use super::mountinfo;
+use super::passthrough::{self, Passthrough};
 use super::point::MountPoint;
 use super::unmount::unmount_if_top;
-use super::{IoMode, MountConfig, MountError};
+use super::{Built, IoMode, MountConfig, MountError};
 use crate::view::Tree;
 
 /// How often the main thread looks at what it cannot be told of.
@@ -44,21 +46,22 @@ enum Event {
 pub(super) fn serve(
     config: &MountConfig,
     point: &mut MountPoint,
-    tree: &Arc<Tree>,
-    summary: &str,
+    built: Built,
     ready: Ready<'_>,
 ) -> Result<(), MountError> {
+    let tree = &Arc::new(built.tree);
+    let serving = Serving::new(config, tree, built.backing_bytes)?;
     // Handlers first: a signal between here and the wait must not leave a dead mount.
     let (events, inbox) = mpsc::channel();
     watch_signals(events.clone()).map_err(|source| failed(point.path(), source))?;
     point.make()?;
-    let mounted = Mounted::start(config, point.path(), tree, move || {
+    let mounted = Mounted::start(config, point.path(), &serving, move || {
         let _ = events.send(Event::Ended);
     })?;
     if let Some(log) = config.log.as_ref().filter(|_| !config.foreground) {
         log.leave_terminal();
     }
-    if let Err(error) = ready.announce(summary) {
+    if let Err(error) = ready.announce(&(built.summary)(&serving.words())) {
         tracing::error!("nobody waits for the mount any more ({error})");
         mounted.detach();
         return Err(failed(point.path(), error));
@@ -78,6 +81,38 @@ fn watch_signals(events: mpsc::Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
+/// How the tree is served.
+struct Serving {
+    tree: Arc<Tree>,
+    io: Arc<IoState>,
+    passthrough: Option<Arc<Passthrough>>,
+}
+
+impl Serving {
+    fn new(config: &MountConfig, tree: &Arc<Tree>, backing_bytes: u64) -> Result<Self, MountError> {
+        let io = Arc::new(IoState::new(config.io));
+        let passthrough = if config.io == IoMode::Passthrough {
+            Some(Arc::new(Passthrough::new(backing_bytes, config.n_loop_threads)?))
+        } else {
+            None
+        };
+        let (state, backing) = (Arc::clone(&io), passthrough.clone());
+        tree.set_io_status(Box::new(move || {
+            let mut status = state.json();
+            if let (Some(fields), Some(backing)) = (status.as_object_mut(), &backing) {
+                fields.insert("backing".to_owned(), backing.json());
+            }
+            status
+        }));
+        Ok(Self { tree: Arc::clone(tree), io, passthrough })
+    }
+
+    /// The mode and why, in a few words.
+    fn words(&self) -> String {
+        format!("{} ({})", self.io.mode(), self.io.reason())
+    }
+}
+
 /// A mount that is served by this process.
 struct Mounted<'a> {
     mount_point: &'a Path,
@@ -91,17 +126,24 @@ impl<'a> Mounted<'a> {
     fn start(
         config: &MountConfig,
         mount_point: &'a Path,
-        tree: &Arc<Tree>,
+        serving: &Serving,
         ended: impl FnOnce() + Send + Sync + 'static,
     ) -> Result<Self, MountError> {
-        let (adapter, mode) = Adapter::new(Arc::clone(tree), config.io, ended).map_err(|e| failed(mount_point, e))?;
+        let Serving { tree, io, passthrough } = serving;
+        let adapter = Adapter::new(Arc::clone(tree), Arc::clone(io), passthrough.clone(), ended)
+            .map_err(|e| failed(mount_point, e))?;
         let session = Session::new(adapter, mount_point, &session_config(config)).map_err(|source| {
             take_away_leftover(mount_point);
-            match source.raw_os_error() {
-                Some(libc::EOPNOTSUPP) if config.io == IoMode::Direct => MountError::NoDirect,
+            match (source.raw_os_error(), config.io) {
+                (Some(libc::EOPNOTSUPP), IoMode::Direct) => MountError::NoDirect,
+                (Some(libc::EOPNOTSUPP), IoMode::Passthrough) => passthrough::refused(&source),
                 _ => failed(mount_point, source),
             }
         })?;
+        // Nothing is open yet, so here dropping the session takes away this mount and no other.
+        if let Some(passthrough) = passthrough {
+            passthrough.probe(&session)?;
+        }
         let session = ManuallyDrop::new(session.spawn().map_err(|source| {
             take_away_leftover(mount_point);
             failed(mount_point, source)
@@ -110,8 +152,7 @@ impl<'a> Mounted<'a> {
             // Somebody was faster and took it away again.
             return Err(MountError::Vanished { mount_point: mount_point.to_owned() });
         };
-        let serving = if mode.is_direct() { "direct" } else { "cached" };
-        tracing::info!("mounted at {}, batches served {serving}", mount_point.display());
+        tracing::info!("mounted at {}, batches served {}", mount_point.display(), serving.words());
         Ok(Self { mount_point, id: mount.id, session })
     }
 

@@ -82,6 +82,9 @@ macro_rules! delegate {
         fn extent(&self, part: PartId, chunk: u32, need: Range<u32>, whole: bool) -> Extent {
             self.inner.extent(part, chunk, need, whole)
         }
+        fn n_chunks(&self, part: PartId) -> u64 {
+            self.inner.n_chunks(part)
+        }
         fn chunk_bytes(&self, part: PartId) -> usize {
             self.inner.chunk_bytes(part)
         }

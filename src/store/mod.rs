@@ -223,6 +223,9 @@ pub trait Store: Send + Sync {
     /// [`Store::decode`] is only for chunks that are [`Extent::Resident`].
     fn is_plain(&self, part: PartId, chunk: u32) -> bool;
 
+    /// Number of chunks of `part`.
+    fn n_chunks(&self, part: PartId) -> u64;
+
     /// Decoded size of any chunk of `part`, in bytes.
     fn chunk_bytes(&self, part: PartId) -> usize;
 

@@ -23,6 +23,8 @@ pub(super) enum Content {
     BatchesTxt(Pass, Share),
     /// The row ids of a share, computed at each read.
     RowsNpy(Pass, Share),
+    /// Nothing of this process: the reader gets the bytes elsewhere.
+    Elsewhere,
 }
 
 /// Bytes that a read returns: a part of what is in memory, or computed ones.
@@ -117,6 +119,15 @@ impl Handles {
 
     pub(super) fn get(&self, handle: u64) -> Result<Content, ViewError> {
         self.table.read().get(&handle).map(|(content, _)| content.clone()).ok_or(ViewError::BadHandle)
+    }
+
+    /// Drops what an open file reads from, and keeps the file open.
+    pub(super) fn empty(&self, handle: u64) {
+        let mut table = self.table.write();
+        let content = table.get_mut(&handle).map(|(content, _)| std::mem::replace(content, Content::Elsewhere));
+        // Memory goes back to the engine outside the lock.
+        drop(table);
+        drop(content);
     }
 
     pub(super) fn release(&self, handle: u64) -> Result<(), ViewError> {

@@ -22,7 +22,7 @@ mod share;
 mod tests;
 
 use std::ffi::OsStr;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
@@ -39,6 +39,9 @@ use handles::Handles;
 use name::BatchNames;
 use node::{Fixed, MAX_BATCHES, MAX_EPOCHS, MAX_PARTS, Node, ShareNode, pack, unpack};
 use share::{ShareView, WindowRows};
+
+/// What a part of `status.json` says now.
+pub type StatusPart = Box<dyn Fn() -> serde_json::Value + Send + Sync>;
 
 /// What the log says now.
 pub type LogText = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
@@ -146,6 +149,7 @@ pub struct Tree {
     handles: Arc<Handles>,
     window_rows: WindowRows,
     blocks_npy: Mutex<Option<Weak<[u8]>>>,
+    io_status: OnceLock<StatusPart>,
 }
 
 /// [`Statics`], shared with the files that are open.
@@ -183,6 +187,7 @@ impl Tree {
             handles: Arc::new(Handles::new(config.max_open)),
             window_rows: WindowRows::default(),
             blocks_npy: Mutex::default(),
+            io_status: OnceLock::new(),
             config,
         })
     }
@@ -197,6 +202,20 @@ impl Tree {
     #[must_use]
     pub fn mtime(&self) -> SystemTime {
         self.config.mtime
+    }
+
+    /// Adds `io` to `status.json`: how batches reach their readers. The first one set stays.
+    pub fn set_io_status(&self, part: StatusPart) {
+        let _ = self.io_status.set(part);
+    }
+
+    /// Size of a batch; `None` for every other node.
+    #[must_use]
+    pub fn batch_size_bytes(&self, ino: Ino) -> Option<u64> {
+        match unpack(ino) {
+            Some(node @ Node::Batch(id)) if self.exists(node) => Some(self.config.batches.size_bytes(id)),
+            _ => None,
+        }
     }
 
     /// Attributes of the node called `name` in the directory `parent`.
@@ -290,7 +309,6 @@ impl Tree {
         }
     }
 
-    /// The engine's state, with what the tree knows of itself.
     /// One line per failure that a reader saw, with the path of the batch.
     fn errors_tsv(&self) -> String {
         let mut text = String::from("unix_seconds\tpath\terror\n");
@@ -301,11 +319,15 @@ impl Tree {
         text
     }
 
+    /// The engine's state, with what the tree knows of itself.
     fn status_json(&self) -> Vec<u8> {
         let mut status = self.config.batches.status_json();
         if let Some(fields) = status.as_object_mut() {
             fields.insert("pid".to_owned(), std::process::id().into());
             fields.insert("open_files".to_owned(), self.n_open().into());
+            if let Some(io_status) = self.io_status.get() {
+                fields.insert("io".to_owned(), io_status());
+            }
         }
         let mut text = format!("{status:#}").into_bytes();
         text.push(b'\n');

@@ -57,6 +57,7 @@ impl OpenFile<'_> {
     pub fn read(&self, offset: u64, len: u32) -> Slice {
         let tree = self.tree;
         match &self.content {
+            Content::Elsewhere => Vec::new().into(),
             Content::Image(image) => Slice::of_image(image.clone(), offset, len),
             Content::Bytes(bytes) => Slice::of_bytes(Arc::clone(bytes), offset, len),
             Content::BatchesTxt(pass, share) => tree.share(*pass, *share).read_batches_txt(offset, len).into(),
@@ -130,12 +131,29 @@ impl Tree {
         from.recv().unwrap_or_else(|_| Err(ViewError::Dropped { path: String::new() }))
     }
 
+    /// Opens a batch whose bytes the reader gets elsewhere: the engine is not asked, and a read is [`ViewError::BadHandle`].
+    ///
+    /// # Errors
+    /// [`ViewError::NoEntry`] for anything but a batch, [`ViewError::TooManyOpen`].
+    pub fn open_elsewhere(&self, ino: Ino) -> Result<u64, ViewError> {
+        self.batch_size_bytes(ino).ok_or(ViewError::NoEntry)?;
+        Ok(self.handles.insert(self.handles.reserve()?, Content::Elsewhere))
+    }
+
+    /// Gives the bytes of an open file back to the engine: its reader gets them elsewhere from now on.
+    pub fn hand_over(&self, handle: u64) {
+        self.handles.empty(handle);
+    }
+
     /// The open file with this handle.
     ///
     /// # Errors
-    /// [`ViewError::BadHandle`].
+    /// [`ViewError::BadHandle`], also if its bytes are elsewhere.
     pub fn file(&self, handle: u64) -> Result<OpenFile<'_>, ViewError> {
-        Ok(OpenFile { tree: self, content: self.handles.get(handle)? })
+        match self.handles.get(handle)? {
+            Content::Elsewhere => Err(ViewError::BadHandle),
+            content => Ok(OpenFile { tree: self, content }),
+        }
     }
 
     /// Reads `len` bytes at `offset` of an open file, fewer only at its end.

@@ -29,6 +29,8 @@ counters! {
     bytes_read,
     /// Chunks decoded, or copied if they have no filter.
     chunks,
+    /// Chunks that were there from before, decoded.
+    chunks_kept,
     /// Chunks whose prefix did not hold what was needed, so that they were read and decoded again.
     prefix_retries,
     /// Bytes that came out of decompressors.

@@ -9,6 +9,7 @@ use super::arena::Arena;
 use super::assembly::Assembly;
 use super::counters::{CounterValues, Counters};
 use super::errors::{ErrorLog, Failure};
+use super::kept::KeptChunks;
 use super::sizes::Sizes;
 use super::state::{Slot, State, Urgency, Waiter};
 use super::stream::{Scope, Streams};
@@ -34,6 +35,8 @@ pub struct EngineConfig {
     pub world_size: Option<u32>,
     /// Bytes of the arena to fault in ahead of the first use.
     pub populate_bytes: u64,
+    /// Keep all chunks once they are decoded: the caller has [`KeptChunks::needed_bytes`] for that, besides `image_bytes`.
+    pub keep_chunks: bool,
 }
 
 /// Assembles batches of one dataset in one order and one format.
@@ -52,6 +55,7 @@ pub(super) struct Shared {
     pub counters: Counters,
     pub errors: ErrorLog,
     pub sizes: Sizes,
+    pub kept: Option<KeptChunks>,
     pub state: Mutex<State>,
     /// Who sleeps.
     pub wake: Wake,
@@ -70,6 +74,7 @@ impl Engine {
     ) -> std::io::Result<Self> {
         let arena = Arena::new(config.image_bytes)?;
         let sizes = Sizes::new(Arc::clone(&store), Arc::clone(&order), Arc::clone(&encoder));
+        let kept = config.keep_chunks.then(|| KeptChunks::new(&*store));
         let shared = Arc::new(Shared {
             store,
             order,
@@ -79,6 +84,7 @@ impl Engine {
             counters: Counters::default(),
             errors: ErrorLog::default(),
             sizes,
+            kept,
             state: Mutex::new(State::new(Streams::new(config.world_size))),
             wake: Wake::default(),
         });

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::assembly::Assembly;
+use super::kept::KeptChunks;
 use crate::store::{ElementKind, Extent, Store};
 
 /// Chunks this close to each other are read together: reading a gap costs less than another call.
@@ -90,7 +91,7 @@ pub enum ReadOrder {
 impl WindowPlan {
     /// Plans `batches`. Each of them still holds the planner's share of its count of pieces, which the caller drops.
     #[must_use]
-    pub fn new(store: &dyn Store, batches: Vec<Arc<Assembly>>, order: ReadOrder) -> Self {
+    pub fn new(store: &dyn Store, kept: Option<&KeptChunks>, batches: Vec<Arc<Assembly>>, order: ReadOrder) -> Self {
         let rows = sorted_rows(&batches);
         let mut plan = Self {
             batches,
@@ -102,7 +103,7 @@ impl WindowPlan {
             needed_filtered_bytes: 0,
         };
         for part in 0..store.schema().parts.len() {
-            plan.add_part(store, part, &rows);
+            plan.add_part(store, kept, part, &rows);
         }
         plan.sort_tasks(order);
         plan.group_tasks();
@@ -110,7 +111,7 @@ impl WindowPlan {
     }
 
     /// Adds the pieces and chunks of one part.
-    fn add_part(&mut self, store: &dyn Store, part: usize, rows: &[(u64, u32, u32)]) {
+    fn add_part(&mut self, store: &dyn Store, kept: Option<&KeptChunks>, part: usize, rows: &[(u64, u32, u32)]) {
         let mut found: Vec<(u32, PieceTask)> = Vec::with_capacity(rows.len() + rows.len() / 8);
         let layout = PartLayout::of(store, part);
         for &(row, batch, slot) in rows {
@@ -136,7 +137,17 @@ impl WindowPlan {
             self.wanted_bytes += wanted;
             let chunk = run[0].0;
             self.needed_filtered_bytes += if store.is_plain(part, chunk) { 0 } else { wanted };
-            let extent = store.extent(part, chunk, need.clone(), false);
+            let need = kept.map_or(need.clone(), |kept| kept.to_decode(part, chunk, need));
+            let mut extent = store.extent(part, chunk, need.clone(), false);
+            if let Extent::File { file, .. } = extent {
+                // Of kept chunks, too: what was read of a source that changed since is not served.
+                if !self.files.contains(&file) {
+                    self.files.push(file);
+                }
+                if kept.is_some_and(|kept| kept.get(part, chunk).is_some()) {
+                    extent = Extent::Resident;
+                }
+            }
             self.tasks.push(ChunkTask {
                 part: index(part),
                 chunk,
@@ -165,9 +176,6 @@ impl WindowPlan {
                 self.groups.push(Group { tasks: i..i + 1, at: None, len: 0 });
                 continue;
             };
-            if !self.files.contains(&file) {
-                self.files.push(file);
-            }
             let end = address + u64::from(len);
             if let Some(Group { tasks, at: Some((group_file, start)), len: group_len }) = self.groups.last_mut()
                 && *group_file == file

@@ -132,6 +132,9 @@ impl Store for FakeStore {
     fn is_plain(&self, _: PartId, _: u32) -> bool {
         !self.filtered
     }
+    fn n_chunks(&self, _: PartId) -> u64 {
+        self.rows.total().div_ceil(self.chunk)
+    }
     fn chunk_bytes(&self, _: PartId) -> usize {
         self.chunk as usize * 4
     }
@@ -190,6 +193,10 @@ fn rig(store: FakeStore, image_bytes: u64, threads: usize) -> Rig {
 }
 
 fn rig_with(store: FakeStore, image_bytes: u64, threads: usize, timeout: Duration) -> Rig {
+    rig_keeping(store, image_bytes, threads, timeout, false)
+}
+
+fn rig_keeping(store: FakeStore, image_bytes: u64, threads: usize, timeout: Duration, keep_chunks: bool) -> Rig {
     let n_rows = store.schema.n_rows;
     let blocks = Blocks::fixed(5, &[SourceRows { rows: 0..n_rows, first_rows: None, x_bytes: 0 }]).unwrap();
     let config = OrderConfig { n_rows, blocks, batch_size: 8, fetch_factor: 6, seed: 1, tail: Tail::Keep };
@@ -203,8 +210,15 @@ fn rig_with(store: FakeStore, image_bytes: u64, threads: usize, timeout: Duratio
         fingerprint: "f".into(),
     };
     let encoder = Arc::new(Safetensors::new(spec).unwrap());
-    let config =
-        EngineConfig { image_bytes, threads, io_depth: 2, timeout, world_size: None, populate_bytes: image_bytes };
+    let config = EngineConfig {
+        image_bytes,
+        threads,
+        io_depth: 2,
+        timeout,
+        world_size: None,
+        populate_bytes: image_bytes,
+        keep_chunks,
+    };
     let engine =
         Engine::start(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&order), encoder as Arc<dyn Encoder>, config);
     Rig { store, order, engine: engine.unwrap() }
@@ -421,6 +435,26 @@ fn many_readers_at_once_in_little_memory_all_get_their_batches() {
             });
         }
     });
+}
+
+#[test]
+fn a_dataset_that_fits_is_decoded_once() {
+    for chunk in [7, 64, 100_000] {
+        let rig = rig_keeping(FakeStore::new(500, chunk, true), 1 << 20, 2, Duration::from_secs(20), true);
+        read_epoch(&rig, EPOCH);
+        read_epoch(&rig, Pass::InOrder);
+        read_epoch(&rig, Pass::Epoch(1));
+        rig.engine.wait_idle();
+        let counters = rig.engine.counters();
+        // Two windows may decode a chunk at the same time, and no more than that.
+        let n_chunks = 2 * rig.store.n_chunks(0);
+        assert!((n_chunks..=2 * n_chunks).contains(&counters.chunks), "{} of {n_chunks}", counters.chunks);
+        assert!(counters.chunks_kept > counters.chunks);
+        // What is kept is not served for a source that changed.
+        rig.store.stale.store(true, Ordering::Relaxed);
+        let error = rig.engine.open_blocking(id(Pass::Epoch(9), 0)).err().unwrap();
+        assert!(matches!(error, BatchError::Read(ReadError::Stale { .. })), "{error}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::assembly::Assembly;
 use super::counters::Counters;
+use super::kept::KeptChunks;
 use super::plan::{ChunkTask, Group, PieceTask, WindowPlan};
 use crate::codec::{Scratch, convert, narrow};
 use crate::dtype::{DType, Stored};
@@ -43,6 +44,8 @@ impl Default for ThreadBuffers {
 pub struct Decoder<'a> {
     /// The dataset.
     pub store: &'a dyn Store,
+    /// Chunks that are kept once they are decoded.
+    pub kept: Option<&'a KeptChunks>,
     /// Where work is counted.
     pub counters: &'a Counters,
 }
@@ -124,6 +127,13 @@ impl Decoder<'_> {
     ) -> Result<(), ReadError> {
         let part = task.part as usize;
         let item = self.store.schema().parts[part].stored.dtype.size_bytes();
+        if let Some(decoded) = self.kept.and_then(|kept| kept.get(part, task.chunk)) {
+            Counters::add(&self.counters.chunks_kept, 1);
+            let start = Instant::now();
+            self.scatter(plan, task, decoded, 0);
+            Counters::lap(&self.counters.scatter_ns, start);
+            return Ok(());
+        }
         Counters::add(&self.counters.chunks, 1);
         let is_file = matches!(task.extent, Extent::File { .. });
         let start = Instant::now();
@@ -137,6 +147,9 @@ impl Decoder<'_> {
         let result = self.decode(task, stored, buffers, room(&mut decoded, chunk_bytes));
         let start = Counters::lap(&self.counters.decode_ns, start);
         if result.is_ok() {
+            if let Some(kept) = self.kept {
+                kept.put(part, task.chunk, &decoded[..chunk_bytes]);
+            }
             let from = task.need.start as usize * item;
             self.scatter(plan, task, &decoded[from..task.need.end as usize * item], task.need.start);
             Counters::lap(&self.counters.scatter_ns, start);

@@ -8,10 +8,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use nix::mount::{MntFlags, umount2};
-use shufflefs::mount::{self, IoMode, Log, LogConfig, MountConfig, MountError, Summary};
+use shufflefs::mount::{self, Built, IoMode, Log, LogConfig, MountConfig, MountError};
 use shufflefs::order::{Blocks, Order, OrderConfig, Pass, RankPolicy, SourceRows, Tail};
 use shufflefs::store::ReadError;
 use shufflefs::view::{Statics, Tree, TreeConfig};
@@ -43,6 +44,23 @@ pub fn batch_name(batch: u64) -> String {
 
 struct Fake {
     go: PathBuf,
+    n_opens: AtomicU64,
+    n_alive: Arc<AtomicU64>,
+}
+
+/// An image that says when it is gone.
+struct Counted(Vec<u8>, Arc<AtomicU64>);
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Batches for Fake {
@@ -51,6 +69,7 @@ impl Batches for Fake {
     }
 
     fn open(&self, id: BatchId, reply: OpenReply) {
+        self.n_opens.fetch_add(1, Relaxed);
         let file = PathBuf::from("data.h5ad");
         match (id.pass, id.batch) {
             (Pass::Epoch(9), BLOCKED) => {
@@ -70,13 +89,17 @@ impl Batches for Fake {
             (Pass::Epoch(9), DROPPED) => drop(reply),
             (Pass::Epoch(9), STALE) => reply(Err(BatchError::Read(ReadError::Stale { file }))),
             _ => {
-                std::thread::spawn(move || reply(Ok(Image::new(Arc::new(bytes_of(id.batch))))));
+                self.n_alive.fetch_add(1, Relaxed);
+                let n_alive = Arc::clone(&self.n_alive);
+                let image = move || Image::new(Arc::new(Counted(bytes_of(id.batch), n_alive)));
+                std::thread::spawn(move || reply(Ok(image())));
             }
         }
     }
 
     fn status_json(&self) -> serde_json::Value {
-        serde_json::json!({ "fake": true })
+        let (n_opens, n_alive) = (self.n_opens.load(Relaxed), self.n_alive.load(Relaxed));
+        serde_json::json!({ "fake": true, "opens": n_opens, "images": n_alive })
     }
 
     fn failures(&self) -> Vec<shufflefs::window::Failure> {
@@ -84,7 +107,7 @@ impl Batches for Fake {
     }
 }
 
-fn build(n_rows: u64, go: PathBuf, log: &Log) -> Result<(Tree, Summary), String> {
+fn build(n_rows: u64, backing_bytes: u64, go: PathBuf, log: &Log) -> Result<Built, String> {
     let source = SourceRows { rows: 0..n_rows, first_rows: None, x_bytes: 0 };
     let order = Order::new(OrderConfig {
         n_rows,
@@ -97,7 +120,7 @@ fn build(n_rows: u64, go: PathBuf, log: &Log) -> Result<(Tree, Summary), String>
     let log = log.clone();
     let tree = Tree::new(TreeConfig {
         order: Arc::new(order.map_err(|e| e.to_string())?),
-        batches: Arc::new(Fake { go }),
+        batches: Arc::new(Fake { go, n_opens: AtomicU64::default(), n_alive: Arc::default() }),
         extension: "safetensors".to_owned(),
         statics: Statics { readme: b"# fake\n".to_vec(), dataset_json: b"{}\n".to_vec(), ..Statics::default() },
         list_epochs: 2,
@@ -109,7 +132,8 @@ fn build(n_rows: u64, go: PathBuf, log: &Log) -> Result<(Tree, Summary), String>
         log: Arc::new(move || log.text()),
         max_open: 64,
     });
-    Ok((tree.map_err(|e| e.to_string())?, Summary { text: format!("{n_rows} rows") }))
+    let summary = Box::new(move |_: &str| format!("{n_rows} rows"));
+    Ok(Built { tree: tree.map_err(|e| e.to_string())?, summary, backing_bytes })
 }
 
 /// How the helper mounts.
@@ -119,9 +143,12 @@ pub struct Options {
     pub io: &'static str,
     pub grace_s: u64,
     pub background: bool,
+    /// For `--io passthrough`.
+    pub backing_bytes: u64,
 }
 
-pub const OPTIONS: Options = Options { n_rows: 1_003, io: "auto", grace_s: 0, background: false };
+pub const OPTIONS: Options =
+    Options { n_rows: 1_003, io: "auto", grace_s: 0, background: false, backing_bytes: 64 << 20 };
 
 /// The body of the test `helper`: mounts as the environment says, and never returns.
 pub fn helper() {
@@ -139,8 +166,8 @@ pub fn helper() {
     };
     let n_rows = number("MOUNT_FAKE_ROWS");
     let ready = dir.join("ready");
-    let result =
-        mount::run(&config, || build(n_rows, dir.join("go"), &log), |summary| std::fs::write(&ready, summary).unwrap());
+    let build = || build(n_rows, number("MOUNT_FAKE_BACKING"), dir.join("go"), &log);
+    let result = mount::run(&config, build, |summary| std::fs::write(&ready, summary).unwrap());
     let code = match result {
         Ok(()) => 0,
         Err(error) => {
@@ -179,6 +206,13 @@ impl Place {
         self.dir.path().canonicalize().unwrap().join("mnt")
     }
 
+    /// A number in `status.json`, by its JSON pointer.
+    pub fn status(&self, pointer: &str) -> u64 {
+        let text = std::fs::read(self.mnt().join(".shufflefs/status.json")).unwrap();
+        let status: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        status.pointer(pointer).and_then(serde_json::Value::as_u64).unwrap_or_else(|| panic!("{pointer}: {status:#}"))
+    }
+
     pub fn file(&self, name: &str) -> String {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
@@ -193,6 +227,7 @@ impl Place {
             .env("MOUNT_FAKE_ROWS", options.n_rows.to_string())
             .env("MOUNT_FAKE_IO", options.io)
             .env("MOUNT_FAKE_GRACE", options.grace_s.to_string())
+            .env("MOUNT_FAKE_BACKING", options.backing_bytes.to_string())
             .env("MOUNT_FAKE_BACKGROUND", u8::from(options.background).to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -12,7 +12,7 @@ use crate::cli::dataset::Dataset;
 use crate::cli::describe::{Plan, summary};
 use crate::cli::options::UsageError;
 use crate::cli::{readme, text};
-use crate::mount::{self, IoMode, Log, LogConfig, MountConfig, Summary};
+use crate::mount::{self, Built, IoMode, Log, LogConfig, MountConfig};
 
 /// Mounts a dataset and returns when the mount answers, or, in the foreground, when it has ended.
 pub fn run(args: MountArgs) -> anyhow::Result<()> {
@@ -39,9 +39,14 @@ pub fn run(args: MountArgs) -> anyhow::Result<()> {
         let frame =
             Frame { mount_point: mount_point.display().to_string(), uid, gid, log: std::sync::Arc::new(log_text) };
         let build = || -> anyhow::Result<_> {
-            let dataset = Dataset::open(&sources, options)?;
+            let mut dataset = Dataset::open(&sources, options)?;
+            if io == IoMode::Passthrough {
+                dataset.resources.share_with_files();
+            }
             let tree = tree_of(&dataset, &dataset_args, frame, timeout)?;
-            Ok((tree, Summary { text: mount_summary(&dataset, &mount_point) }))
+            let backing_bytes = dataset.resources.backing_bytes;
+            let summary = Box::new(move |io: &str| mount_summary(&dataset, &mount_point, io));
+            Ok(Built { tree, summary, backing_bytes })
         };
         build().map_err(|error| text::chain(&error))
     };
@@ -56,11 +61,11 @@ pub fn run(args: MountArgs) -> anyhow::Result<()> {
 }
 
 /// What is printed when the mount is there.
-fn mount_summary(dataset: &Dataset, mount_point: &Path) -> String {
+fn mount_summary(dataset: &Dataset, mount_point: &Path, io: &str) -> String {
     let sources: Vec<String> = dataset.sources.iter().map(|s| s.display().to_string()).collect();
     let folder = format!("{}/epoch-00000", mount_point.display());
     format!(
-        "{} mounted on {}\n{}\n\n{}\nUnmount with: shufflefs umount {}",
+        "{} mounted on {}\n{}\nserved       {io}\n\n{}\nUnmount with: shufflefs umount {}",
         sources.join(" "),
         mount_point.display(),
         summary(dataset, &Plan::new(dataset)),

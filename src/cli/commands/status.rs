@@ -86,6 +86,7 @@ fn one(status: &Value) -> String {
             seconds("/counters/open_wait_ns")
         ),
     ];
+    lines.extend(io_line(status));
     let jumping = status.pointer("/read_out_of_order").and_then(Value::as_array).map_or(0, Vec::len);
     if jumping > 0 {
         lines.push(
@@ -94,4 +95,25 @@ fn one(status: &Value) -> String {
         );
     }
     lines.join("\n") + "\n"
+}
+
+/// How batches reach their readers.
+fn io_line(status: &Value) -> Option<String> {
+    let io = status.get("io")?;
+    let word = |name: &str| io.get(name).and_then(Value::as_str).unwrap_or("?");
+    let number = |path: &str| io.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+    let mut line =
+        format!("served    {} ({}), {} reads answered", word("mode"), word("reason"), count(number("/reads")));
+    if io.get("backing").is_some() {
+        line.push_str(&format!(
+            "; {} of {} in {} files, {} opens copied, {} found a file, {} direct",
+            bytes(number("/backing/used_bytes")),
+            bytes(number("/backing/limit_bytes")),
+            count(number("/backing/files")),
+            count(number("/backing/opens_filled")),
+            count(number("/backing/opens_shared")),
+            count(number("/backing/opens_direct"))
+        ));
+    }
+    Some(line)
 }

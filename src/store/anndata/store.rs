@@ -231,6 +231,10 @@ impl Store for AnnDataStore {
         !self.parts[part].locate(chunk).0.map.is_filtered()
     }
 
+    fn n_chunks(&self, part: PartId) -> u64 {
+        self.parts[part].sources.iter().map(|source| source.map.n_chunks()).sum()
+    }
+
     fn chunk_bytes(&self, part: PartId) -> usize {
         self.parts[part].chunk_bytes
     }

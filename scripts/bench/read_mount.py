@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Mounts a file afresh, reads all windows of epoch 0 in one process, adds up every value, unmounts. One JSON line.
+
+usage: read_mount.py SHUFFLEFS FILE.h5ad --reader readinto|load_file [--memory 2G] [--columns plate,drug,cell_line]
+  readinto   readinto() of one reused buffer, tensors as views of it
+  load_file  safetensors.numpy.load_file
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from measuring import Meter, emit, own_peak_gb
+
+DTYPES = {"F32": np.float32, "F64": np.float64, "I32": np.int32, "I64": np.int64, "U16": np.uint16, "U8": np.uint8}
+
+
+class Server:
+    """`with Server(...) as mnt`: a mount in the foreground of a child process."""
+
+    def __init__(self, binary: str, source: str, options: list[str]):
+        self.binary, self.source, self.options = binary, source, options
+        self.folder = Path(tempfile.mkdtemp(prefix="shufflefs-bench-"))
+        self.mnt = self.folder / "mnt"
+
+    def __enter__(self) -> Server:
+        start = time.perf_counter()
+        command = [self.binary, "mount", "--foreground", *self.options, self.source, str(self.mnt)]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        # The first line of the summary comes when the mount answers.
+        if not self.process.stdout.readline():
+            raise SystemExit(f"{self.source}: not mounted")
+        self.open_s = time.perf_counter() - start
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+        with contextlib.suppress(OSError):
+            self.mnt.rmdir()
+        self.folder.rmdir()
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def peak_gb(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e9
+
+
+def readinto(buffer: bytearray):
+    view = memoryview(buffer)
+
+    def load(path: str) -> dict[str, np.ndarray]:
+        with open(path, "rb", buffering=0) as f:
+            n = f.readinto(view)
+        start = 8 + int.from_bytes(view[:8], "little")
+        header = json.loads(bytes(view[8:start]))
+        tensors = {k: t for k, t in header.items() if k[:2] != "__"}
+        end = max(t["data_offsets"][1] for t in header.values() if "data_offsets" in t)
+        assert n == start + end, f"{path}: {n} bytes, expected {start + end}"
+        return {
+            k: np.frombuffer(view[start + t["data_offsets"][0] : start + t["data_offsets"][1]], DTYPES[t["dtype"]])
+            for k, t in tensors.items() if t["dtype"] in DTYPES
+        }
+
+    return load
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("binary")
+    p.add_argument("file")
+    p.add_argument("--reader", choices=["readinto", "load_file"], default="readinto")
+    p.add_argument("--memory", default="2G")
+    p.add_argument("--columns", default="plate,drug,cell_line")
+    a = p.parse_args()
+    if a.reader == "load_file":
+        from safetensors.numpy import load_file
+
+    version = subprocess.run([a.binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+    with Server(a.binary, a.file, ["--memory", a.memory, "--obs", a.columns]) as server:
+        folder = f"{server.mnt}/epoch-00000"
+        names = Path(folder, "batches.txt").read_text().split()
+        dataset = json.loads((server.mnt / "dataset.json").read_text())
+        largest = max(os.stat(f"{folder}/{name}").st_size for name in names)
+        load = load_file if a.reader == "load_file" else readinto(bytearray(largest))
+        columns = [f"obs.{c}.codes" for c in a.columns.split(",")]
+        rows, cpu = [], server.cpu_seconds()
+        meter = Meter()
+        for name in names:
+            t = load(f"{folder}/{name}")
+            meter.add(t["X.data"], t["X.indices"], t[columns[0]])
+            for column in columns[1:]:
+                t[column].sum()
+            rows.append(np.array(t["row"]))
+        seconds, cpu_s = meter.elapsed(), meter.own_cpu() + server.cpu_seconds() - cpu
+        rows = np.sort(np.concatenate(rows))
+        assert np.array_equal(rows, np.arange(dataset["n_rows"])), "not every row exactly once"
+        order = dataset["order"]
+        config = {
+            "mode": a.reader, "batch": order["batch_size"], "fetch_factor": order["fetch_factor"],
+            "blocks_per_window": order["blocks_per_window"], "memory": a.memory,
+        }
+        peak = own_peak_gb() + server.peak_gb()
+        emit("shufflefs", version, a.file, config, meter, meter.rows, seconds, cpu_s, server.open_s, peak)
+
+
+if __name__ == "__main__":
+    main()

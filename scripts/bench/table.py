@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Makes markdown tables of the results of a run of scripts/bench.sh.
+
+usage: table.py RESULTS.jsonl [--write FILE.md]
+With --write the tables replace what stands between the two marker comments of the file.
+Each line of RESULTS has `round`, `file` and `case` beside the fields that the clients print.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from pathlib import Path
+from statistics import median
+
+BEGIN, END = "<!-- bench.sh: begin -->", "<!-- bench.sh: end -->"
+# Who is compared, and with whom.
+OURS, PEERS = ["readinto", "load_file"], ["scDataset best", "scDataset b=16 f=256"]
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("results", type=Path)
+    p.add_argument("--write", type=Path)
+    a = p.parse_args()
+    results = [json.loads(line) for line in a.results.read_text().splitlines()]
+    text = "\n\n".join([machine(results), rates(results), ratios(results), quality(results)])
+    if a.write is None:
+        print(text)
+        return
+    page = a.write.read_text()
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise SystemExit(f"{a.write}: expected one line {BEGIN} and one line {END}")
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    a.write.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+
+
+def in_order(results: list[dict], key: str) -> list[str]:
+    return list(dict.fromkeys(r[key] for r in results))
+
+
+def of(results: list[dict], file: str, case: str) -> list[dict]:
+    return [r for r in results if r["file"] == file and r["case"] == case]
+
+
+def spread(values: list[float], form: str) -> str:
+    low, middle, high = (format(v, form) for v in (min(values), median(values), max(values)))
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def machine(results: list[dict]) -> str:
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    cpu = next((line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")), platform.machine())
+    memory = int(Path("/proc/meminfo").read_text().split("MemTotal:")[1].split()[0]) / 2**20
+    loads = [r["load1"] for r in results]
+    versions = sorted({f"{r['bench']} {r['peer_version']}" for r in results})
+    n_rounds = len(in_order(results, "round"))
+    return (
+        f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release().split('-')[0]}; load {min(loads):.1f}-{max(loads):.1f}; "
+        f"{', '.join(versions)}; page cache warm. {n_rounds} round{'s' * (n_rounds > 1)}: median (low-high)."
+    )
+
+
+def rates(results: list[dict]) -> str:
+    lines = [
+        "| file | reader | cells/s | cells per CPU-s | first batch, s | peak GB |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for file in in_order(results, "file"):
+        for case in in_order(results, "case"):
+            found = of(results, file, case)
+            if not found:
+                continue
+            first = [r["first_batch_s"] for r in found if r["first_batch_s"] is not None]
+            lines.append(
+                f"| {file} | {label(found[0])} | {spread([r['rows_per_s'] for r in found], ',.0f')} "
+                f"| {spread([r['rows_per_cpu_s'] for r in found], ',.0f')} | {spread(first, '.2f') if first else '-'} "
+                f"| {spread([r['rss_gb'] for r in found], '.2f')} |"
+            )
+    return "\n".join(lines)
+
+
+def label(result: dict) -> str:
+    c = result["config"]
+    if result["bench"] == "scdataset":
+        return f"scDataset b={c['block']} f={c['fetch_factor']} m={c['batch']}"
+    return {"readinto": "**shufflefs, `readinto`**", "load_file": "shufflefs, `load_file`"}.get(
+        c["mode"], f"`shufflefs bench`, {c['mode']}"
+    )
+
+
+def ratios(results: list[dict]) -> str:
+    """Of rates of the same round."""
+    lines = ["| file | shufflefs reader | " + " | ".join(f"times {p}" for p in PEERS) + " |", "| --- " * (2 + len(PEERS)) + "|"]
+    for file in in_order(results, "file"):
+        for ours in OURS:
+            mine = {r["round"]: r["rows_per_s"] for r in of(results, file, ours)}
+            cells = []
+            for peer in PEERS:
+                theirs = {r["round"]: r["rows_per_s"] for r in of(results, file, peer)}
+                both = sorted(mine.keys() & theirs.keys())
+                cells.append(spread([mine[r] / theirs[r] for r in both], ".1f") if both else "-")
+            lines.append(f"| {file} | `{ours}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def quality(results: list[dict]) -> str:
+    """The entropy of the label does not depend on the round for us (one order), hardly for peers (how far they got)."""
+    lines = [
+        "| file | order | mean entropy of `plate`, batches of 64, bits | sd | batches |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for file in in_order(results, "file"):
+        for case in ["readinto", *PEERS]:
+            found = of(results, file, case)
+            if found:
+                longest = max(found, key=lambda r: r["entropy_n"])
+                c = longest["config"]
+                order = label(longest) if longest["bench"] != "shufflefs" else f"**shufflefs**, {c['blocks_per_window']:.0f} blocks per window"
+                lines.append(f"| {file} | {order} | {longest['entropy']:.3f} | {longest['entropy_sd']:.3f} | {longest['entropy_n']:,} |")
+    return "\n".join([*lines, "", *verdicts(results)])
+
+
+def verdicts(results: list[dict]) -> list[str]:
+    """Whether batches are as mixed as those of the peer's best shuffle, up to two standard errors of the difference."""
+    lines = []
+    for file in in_order(results, "file"):
+        pair = [max(found, key=lambda r: r["entropy_n"]) for case in ("readinto", PEERS[1]) if (found := of(results, file, case))]
+        if len(pair) == 2:
+            ours, peer = pair
+            error = sum(r["entropy_sd"] ** 2 / r["entropy_n"] for r in pair) ** 0.5
+            is_reached = ours["entropy"] >= peer["entropy"] - 2 * error
+            lines.append(
+                f"{file}: shufflefs {ours['entropy']:.3f}, {label(peer)} {peer['entropy']:.3f}, standard error of the difference "
+                f"{error:.3f}: {'as well mixed or better' if is_reached else '**mixed less**'}.  "
+            )
+    return lines
+
+
+if __name__ == "__main__":
+    main()
