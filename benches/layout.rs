@@ -11,7 +11,7 @@ use shufflefs::batch::safetensors::Safetensors;
 use shufflefs::batch::{BatchContext, BatchShape, BatchSpec, Encoder as _};
 use shufflefs::dtype::{DType, Stored};
 use shufflefs::order::Pass;
-use shufflefs::store::column::Codes;
+use shufflefs::store::column::{CodeValues, Codes};
 use shufflefs::store::{
     Categories, Column, ColumnData, Element, ElementKind, Part, PartRole, Schema, SourceInfo, Strings,
 };
@@ -27,13 +27,18 @@ const ROW_VALUES: u32 = 2000;
 fn schema() -> Schema {
     let part = |role, dtype| Part { element: 0, role, stored: Stored::little(dtype), path: "X".into() };
     let categorical = |name: &str, n: i16| {
-        let codes = Codes::I16((0..N_ROWS).map(|i| (i % 977) as i16 % n).collect());
+        let codes = CodeValues::I16((0..N_ROWS).map(|i| (i % 977) as i16 % n).collect());
+        let codes = Codes::new(codes, n as usize);
         let categories = Categories::Text((0..n).map(|i| format!("{name}-{i}")).collect());
         Column { name: name.into(), data: ColumnData::Categorical { codes, categories, ordered: false }, present: None }
     };
     let numeric = |name: &str| {
         let bytes = vec![1; 4 * N_ROWS as usize];
-        Column { name: name.into(), data: ColumnData::Numeric { dtype: DType::F32, bytes }, present: None }
+        Column {
+            name: name.into(),
+            data: ColumnData::Numeric { dtype: DType::F32, bytes: bytes.into() },
+            present: None,
+        }
     };
     Schema {
         n_rows: N_ROWS,

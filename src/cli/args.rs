@@ -134,6 +134,10 @@ pub struct DatasetArgs {
     #[arg(long, value_name = "N", help_heading = "Resources")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_depth: Option<u32>,
+    /// Where the index of large sources is kept for the next time [default: $XDG_CACHE_HOME/shufflefs or ~/.cache/shufflefs]
+    #[arg(long, value_name = "DIR", help_heading = "Resources")]
+    #[serde(skip)]
+    pub cache_dir: Option<PathBuf>,
     /// Take options (and sources) from a TOML file; what is typed wins
     #[arg(long, value_name = "FILE", help_heading = "Resources")]
     #[serde(skip)]
@@ -322,6 +326,7 @@ impl DatasetArgs {
             memory: self.memory.or(base.memory),
             threads: self.threads.or(base.threads),
             io_depth: self.io_depth.or(base.io_depth),
+            cache_dir: self.cache_dir,
             config: self.config,
             sources: if self.sources.is_empty() { base.sources } else { self.sources },
         }

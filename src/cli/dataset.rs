@@ -14,6 +14,7 @@ use crate::batch::{BatchSpec, Encoder, Genes};
 use crate::order::defaults;
 use crate::order::{Blocks, Order, OrderConfig, SourceRows};
 use crate::store::anndata::{AnnDataStore, hdf5};
+use crate::store::cache::{self, CacheConfig};
 use crate::store::fingerprint::fingerprint;
 use crate::store::{OpenError, Schema, Store, Strings};
 use crate::window::kept::KeptChunks;
@@ -173,7 +174,19 @@ impl Dataset {
 
 /// Opens one source by its content.
 fn open_source(path: &Path, options: &Options) -> Result<crate::store::anndata::Opened, OpenError> {
-    hdf5::open(path, &options.selection)
+    hdf5::open_cached(path, &options.selection, &cache_config(options))
+}
+
+/// The cache folder of the options, else the one of the user. `$SHUFFLEFS_CACHE_MIN_ROWS` is for tests of small sources.
+fn cache_config(options: &Options) -> CacheConfig {
+    let env = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let default = || cache::default_folder(env("XDG_CACHE_HOME").as_deref(), env("HOME").as_deref());
+    let min_rows = std::env::var("SHUFFLEFS_CACHE_MIN_ROWS").ok().and_then(|rows| rows.parse().ok());
+    CacheConfig {
+        folder: options.cache_dir.clone().or_else(default),
+        min_rows: min_rows.unwrap_or(CacheConfig::DEFAULT_MIN_ROWS),
+        max_bytes: CacheConfig::DEFAULT_MAX_BYTES,
+    }
 }
 
 /// Blocks, window and order from the store and the options.

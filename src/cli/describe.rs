@@ -85,20 +85,12 @@ fn column_json(column: &Column) -> Value {
         }
         ColumnData::Strings(s) => json!({"kind": "string", "width": text_width(s.max_len())}),
         ColumnData::Categorical { codes, categories, ordered } => {
-            let mut counts = vec![0_u64; categories.len()];
-            let mut missing = 0_u64;
-            for row in 0..codes.len() {
-                match usize::try_from(codes.get(row)).ok().and_then(|code| counts.get_mut(code)) {
-                    Some(n) => *n += 1,
-                    None => missing += 1,
-                }
-            }
             json!({
                 "kind": "categorical",
                 "ordered": ordered,
                 "categories": categories_json(categories),
-                "counts": counts,
-                "missing": missing,
+                "counts": codes.counts(),
+                "missing": codes.n_missing(),
             })
         }
     };
@@ -190,13 +182,9 @@ fn labels_json(d: &Dataset) -> Vec<Value> {
     columns
         .map(|(column, codes, categories)| {
             let k = categories.len() as u64;
-            let mut counts = vec![0_u64; categories.len() + 1];
-            for row in 0..codes.len() {
-                let class = usize::try_from(codes.get(row)).unwrap_or(categories.len());
-                counts[class] += 1;
-            }
+            let counts = codes.counts().iter().copied().chain([codes.n_missing()]);
             let n = codes.len().max(1) as f64;
-            let bits: f64 = counts.iter().filter(|&&c| c > 0).map(|&c| c as f64 / n).map(|p| -p * p.log2()).sum();
+            let bits: f64 = counts.filter(|&c| c > 0).map(|c| c as f64 / n).map(|p| -p * p.log2()).sum();
             let predicted = order::quality::mean_entropy_bits(bits, k, d.order.batch_size(), stats.effective_blocks());
             json!({"column": column.name, "classes": k, "entropy_bits": bits, "mean_batch_entropy_bits": predicted, "loss_bits": stats.loss_bits(k)})
         })

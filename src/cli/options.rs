@@ -58,6 +58,8 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Reads under way at one time.
     pub io_depth: usize,
+    /// The cache folder, if one was named.
+    pub cache_dir: Option<PathBuf>,
 }
 
 /// Reads under way at one time when storage is slow, if nothing else is said.
@@ -111,6 +113,7 @@ impl Options {
             memory_bytes: args.memory.as_deref().map(parse_size).transpose()?,
             threads: at_least_one("--threads", args.threads)?.map(|n| n as usize),
             io_depth: at_least_one("--io-depth", args.io_depth)?.unwrap_or(DEFAULT_IO_DEPTH) as usize,
+            cache_dir: args.cache_dir.clone(),
         })
     }
 }

@@ -7,6 +7,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::array::Array;
+use super::cache::{Cacheable, Sections};
 use super::{Extent, Piece};
 use crate::codec::Pipeline;
 use crate::dtype::Stored;
@@ -20,6 +22,7 @@ pub const VIRTUAL_CHUNK_BYTES: u64 = 256 * 1024;
 pub const UNALLOCATED: u64 = u64::MAX;
 
 /// Where one chunk lies: 16 bytes.
+#[repr(C)] // as it lies in entries of the cache folder
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkEntry {
     /// Absolute file address; [`UNALLOCATED`] if the chunk was never written and reads as the fill value.
@@ -34,7 +37,7 @@ pub struct ChunkEntry {
 #[derive(Debug, Clone)]
 pub enum Storage {
     /// In chunks, row-major over the grid of chunks.
-    Chunked(Vec<ChunkEntry>),
+    Chunked(Array<ChunkEntry>),
     /// In one run, unfiltered, starting at this file address.
     Contiguous(u64),
     /// In memory, unfiltered (compact layout): the whole array.
@@ -205,9 +208,23 @@ impl ChunkMap {
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         match &self.storage {
-            Storage::Chunked(entries) => (entries.len() * size_of::<ChunkEntry>()) as u64,
+            Storage::Chunked(entries) => entries.heap_bytes(),
             Storage::Resident(bytes) => bytes.len() as u64,
             Storage::Contiguous(_) | Storage::Unallocated => 0,
         }
+    }
+}
+
+/// A table of chunks.
+impl Cacheable for Array<ChunkEntry> {
+    type Facts = usize;
+
+    fn to_entry<'a>(&'a self, sections: &mut Vec<&'a [u8]>) -> usize {
+        sections.push(self.as_bytes());
+        self.len()
+    }
+
+    fn from_entry(len: usize, sections: &mut Sections<'_>) -> Option<Self> {
+        sections.array(len)
     }
 }

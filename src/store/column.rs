@@ -1,12 +1,17 @@
 //! Resident columns of `obs`, and string arenas.
 
+use serde::{Deserialize, Serialize};
+
+use super::array::Array;
+use super::cache::{Cacheable, Sections};
 use crate::dtype::DType;
+use crate::num::{to_u64, to_usize};
 
 /// Strings in one arena: `bytes[offsets[i]..offsets[i + 1]]` is string i, valid UTF-8.
 #[derive(Debug, Clone, Default)]
 pub struct Strings {
-    bytes: Vec<u8>,
-    ends: Vec<u64>,
+    bytes: Array<u8>,
+    ends: Array<u64>,
     max_len: usize,
 }
 
@@ -14,13 +19,14 @@ impl Strings {
     /// An empty list with room for `n` strings.
     #[must_use]
     pub fn with_capacity(n: usize) -> Self {
-        Self { bytes: Vec::new(), ends: Vec::with_capacity(n), max_len: 0 }
+        Self { bytes: Array::default(), ends: Vec::with_capacity(n).into(), max_len: 0 }
     }
 
     /// Appends a string.
     pub fn push(&mut self, text: &str) {
-        self.bytes.extend_from_slice(text.as_bytes());
-        self.ends.push(self.bytes.len() as u64);
+        let bytes = self.bytes.to_mut();
+        bytes.extend_from_slice(text.as_bytes());
+        self.ends.to_mut().push(to_u64(bytes.len()));
         self.max_len = self.max_len.max(text.len());
     }
 
@@ -43,7 +49,8 @@ impl Strings {
     #[must_use]
     pub fn bytes(&self, i: usize) -> &[u8] {
         let start = if i == 0 { 0 } else { self.ends[i - 1] };
-        &self.bytes[crate::num::to_usize(start)..crate::num::to_usize(self.ends[i])]
+        // Only ends out of an entry that we did not write could be out of order.
+        self.bytes.get(to_usize(start)..to_usize(self.ends[i])).unwrap_or_default()
     }
 
     /// String `i`.
@@ -67,7 +74,7 @@ impl Strings {
     /// Bytes of memory held.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
-        (self.bytes.len() + self.ends.len() * 8) as u64
+        self.bytes.heap_bytes() + self.ends.heap_bytes()
     }
 }
 
@@ -89,7 +96,7 @@ pub struct Column {
     /// The values.
     pub data: ColumnData,
     /// For nullable columns: one byte per row, 1 where there is a value, 0 where it is missing.
-    pub present: Option<Vec<u8>>,
+    pub present: Option<Array<u8>>,
 }
 
 /// Values of a column.
@@ -101,7 +108,7 @@ pub enum ColumnData {
         /// Type of the values.
         dtype: DType,
         /// The values.
-        bytes: Vec<u8>,
+        bytes: Array<u8>,
     },
     /// Codes into a table of categories; -1 = missing.
     Categorical {
@@ -116,21 +123,26 @@ pub enum ColumnData {
     Strings(Strings),
 }
 
-/// Category codes in the smallest type that holds them.
+/// Category codes in the smallest type that holds them, and how often each occurs.
 #[derive(Debug, Clone)]
-pub enum Codes {
-    /// Up to 127 categories.
-    I8(Vec<i8>),
-    /// Up to 32,767 categories.
-    I16(Vec<i16>),
-    /// More.
-    I32(Vec<i32>),
+pub struct Codes {
+    values: CodeValues,
+    counts: Array<u64>,
 }
 
-impl Codes {
-    /// Code of `row`; -1 = missing.
-    #[must_use]
-    pub fn get(&self, row: usize) -> i32 {
+/// The codes of all rows.
+#[derive(Debug, Clone)]
+pub enum CodeValues {
+    /// Up to 127 categories.
+    I8(Array<i8>),
+    /// Up to 32,767 categories.
+    I16(Array<i16>),
+    /// More.
+    I32(Array<i32>),
+}
+
+impl CodeValues {
+    fn get(&self, row: usize) -> i32 {
         match self {
             Self::I8(v) => i32::from(v[row]),
             Self::I16(v) => i32::from(v[row]),
@@ -138,20 +150,65 @@ impl Codes {
         }
     }
 
-    /// Number of rows.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    fn len(&self) -> usize {
         match self {
             Self::I8(v) => v.len(),
             Self::I16(v) => v.len(),
             Self::I32(v) => v.len(),
         }
     }
+}
+
+impl Codes {
+    /// Codes below `n_categories`; every other one is missing.
+    #[must_use]
+    pub fn new(values: CodeValues, n_categories: usize) -> Self {
+        let mut counts = vec![0_u64; n_categories];
+        for row in 0..values.len() {
+            if let Some(count) = usize::try_from(values.get(row)).ok().and_then(|code| counts.get_mut(code)) {
+                *count += 1;
+            }
+        }
+        Self { values, counts: counts.into() }
+    }
+
+    /// Code of `row`; -1 = missing.
+    #[must_use]
+    pub fn get(&self, row: usize) -> i32 {
+        self.values.get(row)
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
 
     /// True if there is no row.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Rows of each category.
+    #[must_use]
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// Rows without a category.
+    #[must_use]
+    pub fn n_missing(&self) -> u64 {
+        to_u64(self.len()).saturating_sub(self.counts.iter().sum())
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        let values = match &self.values {
+            CodeValues::I8(v) => v.heap_bytes(),
+            CodeValues::I16(v) => v.heap_bytes(),
+            CodeValues::I32(v) => v.heap_bytes(),
+        };
+        values + self.counts.heap_bytes()
     }
 }
 
@@ -165,7 +222,7 @@ pub enum Categories {
         /// Type of the values.
         dtype: DType,
         /// The values.
-        bytes: Vec<u8>,
+        bytes: Array<u8>,
     },
 }
 
@@ -207,21 +264,122 @@ impl Column {
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         let values = match &self.data {
-            ColumnData::Numeric { bytes, .. } => bytes.len() as u64,
+            ColumnData::Numeric { bytes, .. } => bytes.heap_bytes(),
             ColumnData::Categorical { codes, categories, .. } => {
-                let width = match codes {
-                    Codes::I8(_) => 1,
-                    Codes::I16(_) => 2,
-                    Codes::I32(_) => 4,
-                };
                 let table = match categories {
                     Categories::Text(s) => s.resident_bytes(),
-                    Categories::Numeric { bytes, .. } => bytes.len() as u64,
+                    Categories::Numeric { bytes, .. } => bytes.heap_bytes(),
                 };
-                codes.len() as u64 * width + table
+                codes.resident_bytes() + table
             }
             ColumnData::Strings(s) => s.resident_bytes(),
         };
-        values + self.present.as_ref().map_or(0, |p| p.len() as u64)
+        values + self.present.as_ref().map_or(0, Array::heap_bytes)
+    }
+}
+
+impl Cacheable for Strings {
+    type Facts = (u64, usize);
+
+    fn to_entry<'a>(&'a self, sections: &mut Vec<&'a [u8]>) -> Self::Facts {
+        sections.extend([self.bytes.as_bytes(), self.ends.as_bytes()]);
+        (to_u64(self.len()), self.max_len)
+    }
+
+    fn from_entry((len, max_len): Self::Facts, sections: &mut Sections<'_>) -> Option<Self> {
+        let (bytes, ends) = (sections.any()?, sections.array::<u64>(to_usize(len))?);
+        let found = Self { bytes, ends, max_len };
+        (found.ends.last().copied().unwrap_or(0) == to_u64(found.bytes.len())).then_some(found)
+    }
+}
+
+/// A [`Column`] without its arrays.
+#[doc(hidden)]
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ColumnFacts {
+    name: String,
+    n_rows: usize,
+    data: DataFacts,
+    nullable: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum DataFacts {
+    Numeric(String),
+    Codes { item_bytes: u8, ordered: bool, categories: CategoriesFacts },
+    Strings((u64, usize)),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum CategoriesFacts {
+    Text((u64, usize)),
+    Numeric { dtype: String, len: usize },
+}
+
+impl Cacheable for Column {
+    type Facts = ColumnFacts;
+
+    fn to_entry<'a>(&'a self, sections: &mut Vec<&'a [u8]>) -> ColumnFacts {
+        let data = match &self.data {
+            ColumnData::Numeric { dtype, bytes } => {
+                sections.push(bytes);
+                DataFacts::Numeric(dtype.numpy_name().to_owned())
+            }
+            ColumnData::Strings(strings) => DataFacts::Strings(strings.to_entry(sections)),
+            ColumnData::Categorical { codes, categories, ordered } => {
+                let (item_bytes, values) = match &codes.values {
+                    CodeValues::I8(v) => (1, v.as_bytes()),
+                    CodeValues::I16(v) => (2, v.as_bytes()),
+                    CodeValues::I32(v) => (4, v.as_bytes()),
+                };
+                sections.extend([values, codes.counts.as_bytes()]);
+                let categories = match categories {
+                    Categories::Text(strings) => CategoriesFacts::Text(strings.to_entry(sections)),
+                    Categories::Numeric { dtype, bytes } => {
+                        sections.push(bytes);
+                        CategoriesFacts::Numeric { dtype: dtype.numpy_name().to_owned(), len: categories.len() }
+                    }
+                };
+                DataFacts::Codes { item_bytes, ordered: *ordered, categories }
+            }
+        };
+        sections.extend(self.present.as_deref());
+        ColumnFacts { name: self.name.clone(), n_rows: self.len(), data, nullable: self.present.is_some() }
+    }
+
+    fn from_entry(facts: ColumnFacts, sections: &mut Sections<'_>) -> Option<Self> {
+        let n_rows = facts.n_rows;
+        let numbers = |sections: &mut Sections<'_>, dtype: &str, len: usize| {
+            let dtype = DType::from_numpy_name(dtype)?;
+            Some((dtype, sections.array(len.checked_mul(dtype.size_bytes())?)?))
+        };
+        let data = match facts.data {
+            DataFacts::Numeric(dtype) => {
+                let (dtype, bytes) = numbers(sections, &dtype, n_rows)?;
+                ColumnData::Numeric { dtype, bytes }
+            }
+            DataFacts::Strings(strings) => ColumnData::Strings(Strings::from_entry(strings, sections)?),
+            DataFacts::Codes { item_bytes, ordered, categories } => {
+                let values = match item_bytes {
+                    1 => CodeValues::I8(sections.array(n_rows)?),
+                    2 => CodeValues::I16(sections.array(n_rows)?),
+                    4 => CodeValues::I32(sections.array(n_rows)?),
+                    _ => return None,
+                };
+                let counts = sections.any()?;
+                let categories = match categories {
+                    CategoriesFacts::Text(strings) => Categories::Text(Strings::from_entry(strings, sections)?),
+                    CategoriesFacts::Numeric { dtype, len } => {
+                        let (dtype, bytes) = numbers(sections, &dtype, len)?;
+                        Categories::Numeric { dtype, bytes }
+                    }
+                };
+                let codes = Codes { values, counts };
+                ColumnData::Categorical { codes, categories, ordered }
+            }
+        };
+        let present = if facts.nullable { Some(sections.array(n_rows)?) } else { None };
+        let column = Self { name: facts.name, data, present };
+        (column.len() == n_rows).then_some(column)
     }
 }

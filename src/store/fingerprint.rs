@@ -30,20 +30,11 @@ pub fn fingerprint(store: &dyn Store) -> String {
     }
     for (e, element) in schema.elements.iter().enumerate() {
         if matches!(element.kind, ElementKind::Sparse { .. }) {
-            hash_row_lengths(store, e, &mut hash);
+            // A digest per source, which is kept with the lengths, so that nobody has to walk over all rows for it again.
+            for source in 0..schema.sources.len() {
+                hash.update(&store.row_lengths_digest(e, source));
+            }
         }
     }
     hash.finalize().to_hex()[..32].to_owned()
-}
-
-fn hash_row_lengths(store: &dyn Store, element: usize, hash: &mut blake3::Hasher) {
-    let mut buffer = Vec::with_capacity(1 << 16);
-    for row in 0..store.schema().n_rows {
-        buffer.extend_from_slice(&store.row_len(element, row).to_le_bytes());
-        if buffer.len() >= 1 << 16 {
-            hash.update(&buffer);
-            buffer.clear();
-        }
-    }
-    hash.update(&buffer);
 }

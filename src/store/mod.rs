@@ -14,6 +14,8 @@
 #![deny(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
 pub mod anndata;
+pub mod array;
+pub mod cache;
 pub mod chunk_map;
 pub mod column;
 pub mod error;
@@ -28,6 +30,7 @@ use std::path::PathBuf;
 use crate::codec::Scratch;
 use crate::dtype::{DType, Stored};
 
+pub use array::Array;
 pub use column::{Categories, Column, ColumnData, Strings};
 pub use error::{OpenError, ReadError};
 pub use rows::RowLengths;
@@ -194,6 +197,18 @@ pub trait Store: Send + Sync {
     /// Stored values of the longest row of the sparse `element`.
     fn max_row_len(&self, element: ElementId) -> u32;
 
+    /// BLAKE3 of the lengths of all rows of one source in the sparse `element`, as little-endian u32.
+    ///
+    /// # Panics
+    /// As [`Store::row_len`]; also if there is no source of this number.
+    fn row_lengths_digest(&self, element: ElementId, source: usize) -> [u8; 32] {
+        let mut hash = blake3::Hasher::new();
+        for row in self.schema().sources[source].rows.clone() {
+            hash.update(&self.row_len(element, row).to_le_bytes());
+        }
+        *hash.finalize().as_bytes()
+    }
+
     /// Stored values of all rows of the sparse `element`.
     fn n_values(&self, element: ElementId) -> u64;
 
@@ -252,6 +267,7 @@ pub trait Store: Send + Sync {
     /// The largest stored size of a chunk, in bytes: what a read buffer must hold.
     fn max_stored_bytes(&self) -> usize;
 
-    /// Bytes of memory that the store itself holds (chunk maps, row lengths, columns, names).
+    /// Bytes of memory that the store itself holds (chunk maps, row lengths, columns, names). What is mapped from the cache folder
+    /// belongs to the page cache and does not count.
     fn resident_bytes(&self) -> u64;
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::batch::Genes;
 use crate::dtype::Stored;
-use crate::store::column::Codes;
+use crate::store::column::{CodeValues, Codes};
 use crate::store::{Categories, Column, ColumnData, Element, Part, PartRole, Schema, SourceInfo, Strings};
 
 fn schema(n_rows: u64) -> Schema {
@@ -41,7 +41,7 @@ fn schema(n_rows: u64) -> Schema {
             Column {
                 name: "type".into(),
                 data: ColumnData::Categorical {
-                    codes: Codes::I8((0..n_rows as i8).map(|i| i % 3 - 1).collect()),
+                    codes: Codes::new(CodeValues::I8((0..n_rows as i8).map(|i| i % 3 - 1).collect()), 2),
                     categories: Categories::Text(["β", "T"].into_iter().collect()),
                     ordered: true,
                 },

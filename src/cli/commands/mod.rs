@@ -59,6 +59,9 @@ fn options_of(args: DatasetArgs) -> anyhow::Result<(DatasetArgs, Options)> {
     if let Some(genes) = args.genes.as_deref().filter(|g| !g.starts_with("var:")) {
         args.genes = Some(absolute(&[PathBuf::from(genes)])?[0].display().to_string());
     }
+    if let Some(folder) = args.cache_dir.take() {
+        args.cache_dir = absolute(&[folder])?.pop();
+    }
     let options = Options::new(&args)?;
     Ok((args, options))
 }

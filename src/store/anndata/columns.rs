@@ -9,7 +9,9 @@ use super::node::{ArrayInfo, ElemType, Field, Node, NodeRef};
 use super::values;
 use crate::dtype::{DType, Stored};
 use crate::num::to_u64;
-use crate::store::column::{Categories, Codes, Column, ColumnData, Strings};
+use crate::store::array::Array;
+use crate::store::cache::{Cacheable, Sections};
+use crate::store::column::{Categories, CodeValues, Codes, Column, ColumnData, Strings};
 use crate::store::error::OpenError;
 
 /// Why a column was not read.
@@ -82,6 +84,18 @@ pub struct ReadColumn {
     pub warnings: Vec<String>,
 }
 
+impl Cacheable for ReadColumn {
+    type Facts = (<Column as Cacheable>::Facts, Vec<String>);
+
+    fn to_entry<'a>(&'a self, sections: &mut Vec<&'a [u8]>) -> Self::Facts {
+        (self.column.to_entry(sections), self.warnings.clone())
+    }
+
+    fn from_entry((column, warnings): Self::Facts, sections: &mut Sections<'_>) -> Option<Self> {
+        Some(Self { column: Column::from_entry(column, sections)?, warnings })
+    }
+}
+
 impl ColumnSource<'_> {
     /// The node to name in messages.
     #[must_use]
@@ -124,6 +138,11 @@ impl ColumnSource<'_> {
     /// # Errors
     /// [`Fault`]; damaged if its length is not `n_rows` or a code has no category.
     pub fn read(&self, frame: &dyn Node, name: &str, n_rows: u64) -> Result<ReadColumn, Fault> {
+        let piece = format!("column {} of {}", name, frame.path());
+        frame.source().cache().rows(&piece, n_rows, || self.read_values(frame, name, n_rows))
+    }
+
+    fn read_values(&self, frame: &dyn Node, name: &str, n_rows: u64) -> Result<ReadColumn, Fault> {
         let node = self.node(frame);
         let mut read = Reader { node, name, n_rows, warnings: Vec::new() };
         let (data, present) = match self {
@@ -135,6 +154,7 @@ impl ColumnSource<'_> {
             }
         };
         let Reader { warnings, .. } = read;
+        let present = present.map(Array::from);
         Ok(ReadColumn { column: Column { name: name.to_owned(), data, present }, warnings })
     }
 
@@ -270,7 +290,7 @@ impl Reader<'_> {
         match array_elem(&info)? {
             ElemType::Number(stored) => {
                 self.expect_rows(node, &info.dims)?;
-                Ok(ColumnData::Numeric { dtype: stored.dtype, bytes: values::to_little(node.bytes()?, stored) })
+                Ok(ColumnData::Numeric { dtype: stored.dtype, bytes: values::to_little(node.bytes()?, stored).into() })
             }
             ElemType::Text(_) => {
                 self.expect_rows(node, &info.dims)?;
@@ -327,7 +347,7 @@ impl Reader<'_> {
             value.copy_from_slice(nothing.get(..size).unwrap_or_default());
         }
         let present = missing.iter().map(|&m| u8::from(m == 0)).collect();
-        Ok((ColumnData::Numeric { dtype: stored.dtype, bytes }, Some(present)))
+        Ok((ColumnData::Numeric { dtype: stored.dtype, bytes: bytes.into() }, Some(present)))
     }
 
     /// A categorical of anndata 0.7.
@@ -373,7 +393,7 @@ impl Reader<'_> {
                     let path = labels.path();
                     self.warnings.push(format!("{path} does not fit obs/{}, which is taken as numbers", self.name));
                 }
-                Ok(ColumnData::Numeric { dtype: stored.dtype, bytes: values::to_little(bytes, *stored) })
+                Ok(ColumnData::Numeric { dtype: stored.dtype, bytes: values::to_little(bytes, *stored).into() })
             }
             other => Err(Fault::Unsupported(format!("holds {}", other.describe()))),
         }
@@ -411,12 +431,12 @@ impl Reader<'_> {
         };
         let codes = codes.enumerate();
         // Every value is -1 or below `n`, which chose the type.
-        let codes = if n <= i32::from(i8::MAX) {
-            Codes::I8(codes.map(|c| i8::try_from(checked(c)).unwrap_or(-1)).collect())
+        let values = if n <= i32::from(i8::MAX) {
+            CodeValues::I8(codes.map(|c| i8::try_from(checked(c)).unwrap_or(-1)).collect())
         } else if n <= i32::from(i16::MAX) {
-            Codes::I16(codes.map(|c| i16::try_from(checked(c)).unwrap_or(-1)).collect())
+            CodeValues::I16(codes.map(|c| i16::try_from(checked(c)).unwrap_or(-1)).collect())
         } else {
-            Codes::I32(codes.map(checked).collect())
+            CodeValues::I32(codes.map(checked).collect())
         };
         if let Some((row, code)) = bad {
             let reason = format!("code {code} but {n} categories, first at row {row}");
@@ -425,7 +445,7 @@ impl Reader<'_> {
         if wrapped > 0 {
             self.warnings.push(format!("{}: {wrapped} codes of all ones are taken as missing", self.node.path()));
         }
-        Ok(codes)
+        Ok(Codes::new(values, n_categories))
     }
 }
 
@@ -440,7 +460,7 @@ fn read_categories(labels: &dyn Node) -> Result<Categories, Fault> {
     match info.elem {
         ElemType::Text(_) => Ok(Categories::Text(labels.strings()?.map_err(Fault::Unsupported)?)),
         ElemType::Number(stored) => {
-            Ok(Categories::Numeric { dtype: stored.dtype, bytes: values::to_little(labels.bytes()?, stored) })
+            Ok(Categories::Numeric { dtype: stored.dtype, bytes: values::to_little(labels.bytes()?, stored).into() })
         }
         other => Err(Fault::Unsupported(format!("has categories of {}", other.describe()))),
     }

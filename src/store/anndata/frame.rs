@@ -118,6 +118,11 @@ impl Frame {
     /// # Errors
     /// [`OpenError`] if they are damaged, too long or not UTF-8.
     pub fn names(&self) -> Result<Strings, OpenError> {
+        let name = format!("names of {}", self.node.path());
+        self.node.source().cache().rows(&name, self.n_rows, || self.read_names())
+    }
+
+    fn read_names(&self) -> Result<Strings, OpenError> {
         let source = match &self.layout {
             Layout::Group { index: Some(index) } => {
                 ColumnSource::Member { node: self.node.required(index)?, labels: None }

@@ -208,6 +208,11 @@ fn row_lengths(indptr: &dyn Node, n_rows: u64) -> Result<RowLengths, OpenError> 
         let reason = format!("has extent {:?} for {n_rows} rows", info.dims);
         return Err(indptr.refused(&reason, "write it again"));
     }
+    let name = format!("row lengths of {}", indptr.path());
+    indptr.source().cache().rows(&name, n_rows, || read_row_lengths(indptr, stored, n_rows))
+}
+
+fn read_row_lengths(indptr: &dyn Node, stored: Stored, n_rows: u64) -> Result<RowLengths, OpenError> {
     indptr.source().charge(indptr.path(), n_rows.saturating_mul(5))?;
     let mut starts = Starts { indptr, lens: Vec::with_capacity(to_usize(n_rows)), last: None, row: 0 };
     indptr.raw()?.visit_runs(indptr.source(), indptr.path(), &mut |_, bytes| starts.take(bytes, stored))?;

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use super::raw_array::RawArray;
 use crate::dtype::Stored;
+use crate::store::cache::{CacheConfig, SourceCache};
 use crate::store::chunk_map::ChunkMap;
 use crate::store::column::Strings;
 use crate::store::error::OpenError;
@@ -306,13 +307,21 @@ impl ElemType {
 pub struct Source {
     file: Rc<SourceFile>,
     charged_bytes: Cell<u64>,
+    cache: SourceCache,
 }
 
 impl Source {
     /// A source that nothing was charged to.
     #[must_use]
-    pub fn new(file: Rc<SourceFile>) -> Self {
-        Self { file, charged_bytes: Cell::new(0) }
+    pub fn new(file: Rc<SourceFile>, cache: &CacheConfig) -> Self {
+        let cache = SourceCache::new(cache, &file);
+        Self { file, charged_bytes: Cell::new(0), cache }
+    }
+
+    /// What is kept of the file in the cache folder.
+    #[must_use]
+    pub fn cache(&self) -> &SourceCache {
+        &self.cache
     }
 
     /// The file.

@@ -15,6 +15,7 @@ use crate::num::{to_u64, to_usize};
 use crate::store::chunk_map::{ChunkMap, Storage};
 use crate::store::error::{OpenError, ReadError};
 use crate::store::file::SourceFile;
+use crate::store::rows::GROUP;
 use crate::store::{
     Element, ElementId, ElementKind, Extent, Part, PartId, PartRole, Piece, RowLengths, Schema, SourceBorders,
     SourceInfo, Store,
@@ -202,6 +203,10 @@ impl Store for AnnDataStore {
         self.lengths[element].iter().map(|lengths| lengths.max()).max().unwrap_or(0)
     }
 
+    fn row_lengths_digest(&self, element: ElementId, source: usize) -> [u8; 32] {
+        self.lengths[element][source].digest()
+    }
+
     fn n_values(&self, element: ElementId) -> u64 {
         self.lengths[element].iter().map(|lengths| lengths.total()).sum()
     }
@@ -352,15 +357,27 @@ fn dense_borders(rows: &Range<u64>, extent: u64) -> Vec<u64> {
 /// the last chunk.
 fn sparse_borders(rows: &Range<u64>, lengths: &RowLengths, chunk_len: u64) -> Vec<u64> {
     let last_chunk = lengths.total().div_ceil(chunk_len).saturating_sub(1);
+    let chunk_at = |start: u64| (start / chunk_len).min(last_chunk);
     let mut first_rows = Vec::new();
-    let (mut start, mut previous) = (0_u64, None);
-    for (row, &len) in rows.clone().zip(lengths.as_slice()) {
-        let chunk = (start / chunk_len).min(last_chunk);
-        if previous != Some(chunk) {
-            first_rows.push(row);
-            previous = Some(chunk);
+    let mut previous = None;
+    let mut group_rows = rows.clone();
+    for (group, &group_start) in lengths.group_starts().iter().enumerate() {
+        let first = group_rows.start;
+        group_rows.start = (first + to_u64(GROUP)).min(rows.end);
+        // Most groups lie in one chunk, and their lengths need not be looked at.
+        let end = lengths.group_starts().get(group + 1).copied().unwrap_or(lengths.total());
+        if previous == Some(chunk_at(end)) {
+            continue;
         }
-        start += u64::from(len);
+        let mut start = group_start;
+        for row in first..group_rows.start {
+            let chunk = chunk_at(start);
+            if previous != Some(chunk) {
+                first_rows.push(row);
+                previous = Some(chunk);
+            }
+            start += u64::from(lengths.len(to_usize(row - rows.start)));
+        }
     }
     first_rows
 }
@@ -376,6 +393,17 @@ mod tests {
         assert_eq!(sparse_borders(&(10..16), &lengths, 4), [10, 13, 14]);
         assert_eq!(sparse_borders(&(0..6), &lengths, 100), [0]);
         assert_eq!(dense_borders(&(5..12), 3), [5, 8, 11]);
+        // Several groups of running sums, rows of all kinds.
+        let lens: Vec<u32> = (0..1000_u32).map(|i| if i % 97 < 30 { 0 } else { i * 7919 % 50 }).collect();
+        let lengths = RowLengths::new(lens.clone()).unwrap();
+        for chunk_len in [1, 7, 64, 1000, 5000, 1 << 40] {
+            let last_chunk = lengths.total().div_ceil(chunk_len) - 1;
+            let starts = lens.iter().scan(0_u64, |at, &len| Some(std::mem::replace(at, *at + u64::from(len))));
+            let chunks: Vec<u64> = starts.map(|start| (start / chunk_len).min(last_chunk)).collect();
+            let opens = |&i: &usize| i == 0 || chunks[i] != chunks[i - 1];
+            let expected: Vec<u64> = (0..1000).filter(opens).map(|i| 5 + to_u64(i)).collect();
+            assert_eq!(sparse_borders(&(5..1005), &lengths, chunk_len), expected, "{chunk_len}");
+        }
         // Nothing stored at all: one block.
         let empty = RowLengths::new(vec![0, 0]).unwrap();
         assert_eq!(sparse_borders(&(0..2), &empty, 4), [0]);

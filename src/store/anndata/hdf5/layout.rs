@@ -13,6 +13,7 @@ use crate::codec::{Filter, Pipeline};
 use crate::num::{to_u64, to_usize};
 use crate::store::anndata::node::{ArrayInfo, ElemType, MAX_CHUNK_BYTES, Node, StorageInfo, TextType};
 use crate::store::anndata::raw_array::RawArray;
+use crate::store::array::Array;
 use crate::store::chunk_map::{ChunkEntry, ChunkMap, Storage, UNALLOCATED};
 use crate::store::error::OpenError;
 
@@ -130,7 +131,7 @@ fn chunked(node: &H5Node, dataset: &Id, creation: &Id, rank: usize, array: &mut 
 }
 
 /// The chunks of `array`, in the order of the grid.
-fn chunk_table(node: &H5Node, dataset: &Id, rank: usize, array: &RawArray) -> Result<Vec<ChunkEntry>, OpenError> {
+fn chunk_table(node: &H5Node, dataset: &Id, rank: usize, array: &RawArray) -> Result<Array<ChunkEntry>, OpenError> {
     let file_bytes = node.source().file().stamp().size;
     let n = n_chunks(array);
     let table_bytes = n.saturating_mul(to_u64(size_of::<ChunkEntry>()));
@@ -138,7 +139,14 @@ fn chunk_table(node: &H5Node, dataset: &Id, rank: usize, array: &RawArray) -> Re
         let reason = format!("is cut into {n} chunks, in a file of {file_bytes} bytes");
         return Err(node.refused(&reason, "write it again with larger chunks"));
     }
-    let mut table = vec![ChunkEntry { address: UNALLOCATED, stored_len: 0, mask: 0 }; to_usize(n)];
+    let name = format!("chunks of {}", node.path());
+    node.source().cache().chunks(&name, n, || list_chunks(node, dataset, rank, array))
+}
+
+/// Asks the library for all chunks and checks each.
+fn list_chunks(node: &H5Node, dataset: &Id, rank: usize, array: &RawArray) -> Result<Array<ChunkEntry>, OpenError> {
+    let file_bytes = node.source().file().stamp().size;
+    let mut table = vec![ChunkEntry { address: UNALLOCATED, stored_len: 0, mask: 0 }; to_usize(n_chunks(array))];
     let mut bad = None;
     lib::visit_chunks(dataset, rank, &mut |chunk| match place(array, file_bytes, &chunk, &mut table) {
         Ok(()) => true,
@@ -150,7 +158,7 @@ fn chunk_table(node: &H5Node, dataset: &Id, rank: usize, array: &RawArray) -> Re
     .map_err(|e| node.fault(&e))?;
     match bad {
         Some(reason) => Err(node.refused(&reason, "the file is damaged: copy or download it again")),
-        None => Ok(table),
+        None => Ok(table.into()),
     }
 }
 

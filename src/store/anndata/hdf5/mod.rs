@@ -22,6 +22,7 @@ use super::node::{NodeRef, Source};
 use super::root::Root;
 use super::select::{self, Selected};
 use super::{Catalog, Opened, Selection, catalog as listing};
+use crate::store::cache::CacheConfig;
 use crate::store::error::OpenError;
 use crate::store::file::SourceFile;
 use node::H5File;
@@ -32,7 +33,8 @@ pub use superblock::looks_like_hdf5;
 /// # Errors
 /// [`OpenError`] if it is not an AnnData file in HDF5, or damaged.
 pub fn catalog(path: &Path) -> Result<Catalog, OpenError> {
-    with_root(path, |root| listing::list(&Root::open(root)?, "HDF5")).map(|(_, catalog)| catalog)
+    let list = |root| listing::list(&Root::open(root)?, "HDF5");
+    with_root(path, &CacheConfig::off(), list).map(|(_, catalog, _)| catalog)
 }
 
 /// Opens what `selection` names in the file at `path`.
@@ -40,7 +42,16 @@ pub fn catalog(path: &Path) -> Result<Catalog, OpenError> {
 /// # Errors
 /// [`OpenError`] if something of it does not exist, cannot be served, or is damaged.
 pub fn open(path: &Path, selection: &Selection) -> Result<Opened, OpenError> {
-    let (file, selected) = with_root(path, |root| select::open(root, selection))?;
+    open_cached(path, selection, &CacheConfig::off())
+}
+
+/// As [`open`]; what takes long to find out is kept in the cache folder.
+///
+/// # Errors
+/// As [`open`]. Nothing that goes wrong with the cache folder is one.
+pub fn open_cached(path: &Path, selection: &Selection, cache: &CacheConfig) -> Result<Opened, OpenError> {
+    let (file, mut selected, trouble) = with_root(path, cache, |root| select::open(root, selection))?;
+    selected.warnings.extend(trouble);
     let Selected { x_kind, n_obs, n_vars, var_names, obs_names, elements, columns, .. } = selected;
     Ok(Opened {
         file,
@@ -59,7 +70,11 @@ pub fn open(path: &Path, selection: &Selection) -> Result<Opened, OpenError> {
 
 /// Opens the file, lets `read` look at its root group, and closes everything of the library again. The file is returned
 /// with the stamp it had before anything was read; if it changed since, what was read is not to be trusted.
-fn with_root<T>(path: &Path, read: impl FnOnce(NodeRef) -> Result<T, OpenError>) -> Result<(SourceFile, T), OpenError> {
+fn with_root<T>(
+    path: &Path,
+    cache: &CacheConfig,
+    read: impl FnOnce(NodeRef) -> Result<T, OpenError>,
+) -> Result<(SourceFile, T, Option<String>), OpenError> {
     // A named pipe would block the open.
     let metadata = std::fs::metadata(path).map_err(|source| OpenError::Io { file: path.to_owned(), source })?;
     if !metadata.is_file() {
@@ -67,8 +82,9 @@ fn with_root<T>(path: &Path, read: impl FnOnce(NodeRef) -> Result<T, OpenError>)
     }
     let file = Rc::new(SourceFile::open(path)?);
     let superblock = superblock::read(&file)?;
-    let h5 = H5File::open(Source::new(Rc::clone(&file)), &superblock)?;
+    let h5 = H5File::open(Source::new(Rc::clone(&file), cache), &superblock)?;
     let result = read(Rc::new(h5.root()?));
+    let trouble = h5.trouble();
     drop(h5);
     let result = result?;
     if file.check_unchanged().is_err() {
@@ -80,5 +96,5 @@ fn with_root<T>(path: &Path, read: impl FnOnce(NodeRef) -> Result<T, OpenError>)
         Ok(file) => file,
         Err(shared) => SourceFile::open(shared.path())?,
     };
-    Ok((file, result))
+    Ok((file, result, trouble))
 }

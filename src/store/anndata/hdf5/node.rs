@@ -52,6 +52,11 @@ impl H5File {
         Ok(Rc::new(Self { source, handle, heap, sizes_are_8: superblock.sizes == (8, 8) }))
     }
 
+    /// What went wrong with the cache folder.
+    pub fn trouble(&self) -> Option<String> {
+        self.source.cache().trouble()
+    }
+
     /// The root group.
     ///
     /// # Errors
