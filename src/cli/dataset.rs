@@ -27,6 +27,9 @@ const DEFAULT_WINDOWS: u64 = 4;
 /// Windows whose pages are made ready at the start: the first one and the one after it.
 const POPULATED_WINDOWS: u64 = 2;
 
+/// Longest list of genes: no organism has so many.
+const MAX_GENE_LIST_BYTES: u64 = 64 << 20;
+
 /// Largest coalesced read: what a read buffer holds besides a chunk.
 const GROUP_BYTES: u64 = 1 << 20;
 
@@ -122,7 +125,7 @@ impl Dataset {
             genes: genes.map(Arc::new),
             dense: options.dense,
             seed: options.seed,
-            fingerprint: fingerprint(&*store),
+            fingerprint: fingerprint(&*store, &names, options.dense),
         };
         let encoder: Arc<dyn Encoder> = Arc::new(Safetensors::new(spec.clone())?);
         check_int32(&*store, &order)?;
@@ -281,7 +284,18 @@ fn choose_genes(
 
 /// One gene per line; blank lines are skipped.
 fn read_gene_list(file: &Path) -> anyhow::Result<Vec<String>> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("--genes {}", file.display()))?;
+    let context = || format!("--genes {}", file.display());
+    let meta = std::fs::metadata(file).with_context(context)?;
+    if !meta.is_file() || meta.len() > MAX_GENE_LIST_BYTES {
+        bail!(
+            "--genes {}: expected a text file of gene names, at most {}",
+            file.display(),
+            super::text::bytes(MAX_GENE_LIST_BYTES)
+        );
+    }
+    let text = std::fs::read_to_string(file).with_context(context)?;
+    // Some editors begin a text with a byte-order mark.
+    let text = text.trim_start_matches('\u{feff}');
     let genes: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
     if genes.is_empty() {
         bail!("--genes {}: the file names no gene; expected one name per line", file.display());
@@ -340,7 +354,10 @@ impl Resources {
             if with_chunks <= limit { with_chunks } else { useful.min(limit) }
         });
         // Large chunks make large buffers; rather fewer reads ahead and fewer threads than no room for images.
-        let fits = |threads: usize, io_depth: usize| scratch_of(threads, io_depth) <= memory_bytes / 4;
+        let fits = |threads: usize, io_depth: usize| {
+            let scratch = scratch_of(threads, io_depth);
+            scratch <= memory_bytes / 4 && memory_bytes.saturating_sub(scratch + store_bytes) >= largest
+        };
         let io_depth = (1..=options.io_depth).rev().find(|&depth| fits(wanted_threads, depth)).unwrap_or(1);
         let threads = (1..=wanted_threads).rev().find(|&n| fits(n, io_depth)).unwrap_or(1);
         let scratch_bytes = scratch_of(threads, io_depth);
@@ -348,7 +365,7 @@ impl Resources {
         let kept_bytes = if decoded <= data_bytes / 2 { decoded } else { 0 };
         let image_bytes = data_bytes - kept_bytes;
         if image_bytes < largest {
-            let needed = largest + scratch_bytes + store_bytes;
+            let needed = largest + scratch_of(1, 1) + store_bytes;
             bail!(
                 "--memory {}: a batch of {m} of the longest rows takes {}, buffers {}, and the index of the dataset {}; \
                  use --memory {}M or more, or a smaller --batch-size",

@@ -50,6 +50,10 @@ pub fn dataset_json(d: &Dataset) -> Value {
         },
         "format": d.encoder.extension(),
         "dense": d.options.dense,
+        "x": d.options.selection.x,
+        "genes": d.options.selection.genes_column.as_ref().map(|column| format!("var:{column}")).or_else(|| {
+            d.options.genes_file.as_ref().map(|file| file.display().to_string())
+        }),
     })
 }
 

@@ -4,10 +4,13 @@ use super::dataset::Dataset;
 use super::text::count;
 use crate::batch::fields::Render;
 use crate::order::Pass;
+use crate::store::ColumnData;
 
 /// A generator over an epoch with one reading thread ahead, ready to paste. `folder` is the directory of an epoch.
 #[must_use]
 pub fn snippet(folder: &str) -> String {
+    // A JSON string is a Python string, whatever characters the path has.
+    let quoted = serde_json::Value::from(folder).to_string();
     format!(
         r#"from concurrent.futures import ThreadPoolExecutor
 from safetensors.numpy import load_file            # or safetensors.torch, safetensors.flax
@@ -21,7 +24,7 @@ def batches(folder):                               # one thread reads ahead; the
             yield ahead.pop(0).result()
         yield ahead.pop(0).result()
 
-for batch in batches("{folder}"):
+for batch in batches({quoted}):
     print({{k: v.shape for k, v in batch.items() if not k.startswith("__")}}); break
 "#
     )
@@ -35,6 +38,25 @@ pub fn readme(d: &Dataset, mount_point: &str) -> String {
     let m = d.order.batch_size();
     let sparse = (0..schema.elements.len()).any(|e| matches!(d.spec.render(e), Render::Csr | Render::CsrGenes));
     let shape = if sparse { CSR } else { DENSE };
+    let dataset_json = serde_json::Value::from(format!("{mount_point}/dataset.json")).to_string();
+    let mut more = String::new();
+    if sparse {
+        more.push_str(CSR_SNIPPET);
+    }
+    if schema.obs_names.is_some() {
+        more.push_str(NAMES_SNIPPET);
+    }
+    let categorical = schema.columns.iter().find(|c| matches!(c.data, ColumnData::Categorical { .. }));
+    if let Some(column) = categorical {
+        let name = serde_json::Value::from(column.name.as_str()).to_string();
+        let codes = serde_json::Value::from(format!("obs.{}.codes", column.name)).to_string();
+        more.push_str(&format!(
+            "# the labels of a categorical\nc = next(c for c in json.load(open({dataset_json}))[\"columns\"] if c[\"name\"] == {name})\n\
+             labels = np.array(c[\"categories\"] + [None], dtype=object)[t[{codes}]]\n"
+        ));
+    }
+    let columns: Vec<String> = schema.columns.iter().map(|c| format!("`{}`", c.name)).collect();
+    let columns = if columns.is_empty() { "none".to_owned() } else { columns.join(", ") };
     format!(
         r#"# A shuffled view of a dataset
 
@@ -59,7 +81,7 @@ The first batch is an unbiased sample of the dataset; the first rows of the sour
 
 ## What is in a batch
 
-{shape}- `obs.<column>`: numbers and booleans; `obs.<column>.codes`: int64 codes of a categorical (-1 = missing; labels are in
+{shape}- Columns of obs: {columns}. `obs.<column>`: numbers and booleans; `obs.<column>.codes`: int64 codes of a categorical (-1 = missing; labels are in
   `dataset.json`); `obs.<column>.present`: which values of a nullable column are there. Text is NUL-padded UTF-8.
 - `obs_names`, `row` (the row's place in the source). `__pad*` are gaps that align the others: skip them.
 
@@ -72,16 +94,7 @@ A plain generator with one thread ahead is the fastest way: workers of a `DataLo
 `DataLoader(names, batch_size=None, shuffle=False, collate_fn=load)`.
 
 ```python
-# PyTorch: the sparse matrix (pass the shape; inferring it is silently wrong)
-x = torch.sparse_csr_tensor(t["X.indptr"], t["X.indices"], t["X.data"], size=tuple(t["X.shape"]))
-# scipy
-x = scipy.sparse.csr_matrix((t["X.data"], t["X.indices"], t["X.indptr"]), shape=tuple(t["X.shape"]))
-# the names of the cells
-names = np.char.decode(t["obs_names"].view(f"S{{t['obs_names'].shape[1]}}").ravel())
-# the labels of a categorical
-c = next(c for c in json.load(open("{mount_point}/dataset.json"))["columns"] if c["name"] == "cell_type")
-labels = np.array(c["categories"] + [None], dtype=object)[t["obs.cell_type.codes"]]
-```
+{more}```
 
 The quickest read of all goes into one buffer that is kept:
 
@@ -103,6 +116,16 @@ Memory that a reader keeps mapped or open counts against `--memory` of the mount
 const CSR: &str = "- `X.data`, `X.indices` (int32), `X.indptr` (int32), `X.shape`: the rows of X as CSR, exactly as stored (rows may be unsorted
   if the source's are: `scipy`'s `sort_indices()`, `sum_duplicates()`). Layers: `layers.<name>.*`. `obsm.<key>`: dense.
 ";
+
+const CSR_SNIPPET: &str = r#"# PyTorch: the sparse matrix (pass the shape; inferring it is silently wrong)
+x = torch.sparse_csr_tensor(t["X.indptr"], t["X.indices"], t["X.data"], size=tuple(t["X.shape"]))
+# scipy
+x = scipy.sparse.csr_matrix((t["X.data"], t["X.indices"], t["X.indptr"]), shape=tuple(t["X.shape"]))
+"#;
+
+const NAMES_SNIPPET: &str = r#"# the names of the cells
+names = np.char.decode(t["obs_names"].view(f"S{t['obs_names'].shape[1]}").ravel())
+"#;
 
 const DENSE: &str = "- `X`: dense rows. Layers: `layers.<name>`. `obsm.<key>`: dense.
 ";

@@ -4,8 +4,12 @@
 //! it without a word. After the death of a daemon its mount stays in the table and answers every call with `ENOTCONN`; such a
 //! mount of our own is taken away, a living one and anybody else's are refused.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 
 use super::MountError;
 use super::mountinfo;
@@ -16,6 +20,8 @@ use super::unmount::{MountState, state_of, unmount_if_top};
 pub(super) struct MountPoint {
     path: PathBuf,
     made: bool,
+    /// Held from just before the mount is made: of two that start at the same time, one is refused.
+    lock: Option<Flock<File>>,
 }
 
 impl MountPoint {
@@ -43,7 +49,7 @@ impl MountPoint {
             return Self::check(&path);
         }
         match std::fs::read_dir(&path).map(|mut entries| entries.next().is_some()) {
-            Ok(false) => Ok(Self { path, made: false }),
+            Ok(false) => Ok(Self { path, made: false, lock: None }),
             Ok(true) => Err(MountError::NotEmpty { mount_point: path }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Self::check_parent(path),
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
@@ -55,7 +61,7 @@ impl MountPoint {
 
     fn check_parent(path: PathBuf) -> Result<Self, MountError> {
         match path.parent().map(Path::is_dir) {
-            Some(true) => Ok(Self { path, made: false }),
+            Some(true) => Ok(Self { path, made: false, lock: None }),
             _ => Err(MountError::NoParent { mount_point: path }),
         }
     }
@@ -72,7 +78,27 @@ impl MountPoint {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) => return Err(MountError::Io { mount_point: self.path.clone(), source }),
         }
-        Ok(())
+        self.take()
+    }
+
+    /// Locks the directory below the mount, and looks again whether somebody else was faster.
+    fn take(&mut self) -> Result<(), MountError> {
+        let failed = |source| MountError::Io { mount_point: self.path.clone(), source };
+        let taken = || MountError::AlreadyMounted { mount_point: self.path.clone() };
+        if mountinfo::top_at(&self.path).map_err(MountError::Table)?.is_some() {
+            return Err(taken());
+        }
+        let dir = File::open(&self.path).map_err(failed)?;
+        match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => self.lock = Some(lock),
+            Err((_, Errno::EAGAIN)) => return Err(taken()),
+            // A directory that cannot be locked (some network file systems) is mounted over all the same.
+            Err(_) => {}
+        }
+        match mountinfo::top_at(&self.path).map_err(MountError::Table)? {
+            Some(_) => Err(taken()),
+            None => Ok(()),
+        }
     }
 }
 

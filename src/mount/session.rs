@@ -29,6 +29,9 @@ use super::unmount::unmount_if_top;
 use super::{Built, IoMode, MountConfig, MountError};
 use crate::view::Tree;
 
+/// What serves file systems from programs.
+const FUSE_DEVICE: &str = "/dev/fuse";
+
 /// How often the main thread looks at what it cannot be told of.
 const POLL: Duration = Duration::from_millis(20);
 /// How long the loop threads may take to end once nothing holds the mount.
@@ -132,6 +135,10 @@ impl<'a> Mounted<'a> {
         let Serving { tree, io, passthrough } = serving;
         let adapter = Adapter::new(Arc::clone(tree), Arc::clone(io), passthrough.clone(), ended)
             .map_err(|e| failed(mount_point, e))?;
+        // The library names the mount point for this, which is not what is missing.
+        if let Err(source) = std::fs::File::options().read(true).write(true).open(FUSE_DEVICE) {
+            return Err(failed(std::path::Path::new(FUSE_DEVICE), source));
+        }
         let session = Session::new(adapter, mount_point, &session_config(config)).map_err(|source| {
             take_away_leftover(mount_point);
             match (source.raw_os_error(), config.io) {

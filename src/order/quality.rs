@@ -56,7 +56,9 @@ impl BlockStats {
     /// Predicted loss of mean batch entropy against true random order, in bits, for a label with `n_classes` classes.
     #[must_use]
     pub fn loss_bits(&self, n_classes: u64) -> f64 {
-        if self.one_window { 0.0 } else { loss_bits(n_classes, self.effective_blocks()) }
+        // No label has more bits than its classes make, so no more can be lost.
+        let most = (n_classes.max(1) as f64).log2();
+        if self.one_window { 0.0 } else { loss_bits(n_classes, self.effective_blocks()).min(most) }
     }
 }
 

@@ -1,11 +1,13 @@
-//! A short name for the content that decides the order and the layout of batches.
+//! A short name for what is served: the content that decides the order and the layout of batches, and which arrays and genes
+//! they hold.
 
-use super::{ElementKind, Store};
+use super::{ElementKind, Store, Strings};
 
-/// Hash of schema, gene names, row counts and row lengths, as 32 hexadecimal digits (BLAKE3, cut to 128 bits). Two datasets with the
-/// same fingerprint have batches of the same names, sizes and rows; values are not part of it.
+/// Hash of schema, paths of the arrays, names of the genes that are served (in the order of their columns), row counts and row lengths, as 32
+/// hexadecimal digits (BLAKE3, cut to 128 bits). Two datasets with the same fingerprint have batches of the same names, sizes and rows; values
+/// are not part of it. `dense` says that sparse rows are served dense.
 #[must_use]
-pub fn fingerprint(store: &dyn Store) -> String {
+pub fn fingerprint(store: &dyn Store, genes: &Strings, dense: bool) -> String {
     let schema = store.schema();
     let mut hash = blake3::Hasher::new();
     // Every field is preceded by its length, so that no two datasets write the same bytes.
@@ -22,8 +24,16 @@ pub fn fingerprint(store: &dyn Store) -> String {
     for name in schema.var_names.iter() {
         text("gene", name);
     }
+    for name in genes.iter() {
+        text("served gene", name);
+    }
+    text("dense", &dense.to_string());
     for element in &schema.elements {
-        text("element", &format!("{} {} {} {}", element.name, element.n_cols, element.dtype, element.gene_axis));
+        let types = format!("{} {}", element.dtype, element.index_dtype);
+        text("element", &format!("{} {} {types} {}", element.name, element.n_cols, element.gene_axis));
+    }
+    for part in &schema.parts {
+        text("array", &part.path);
     }
     for column in &schema.columns {
         text("column", &column.name);

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::arena::Arena;
 use super::assembly::Assembly;
+use super::bad::BadChunks;
 use super::counters::{CounterValues, Counters};
 use super::plan::{PieceTask, ReadOrder, WindowPlan};
 use super::worker::{Decoder, ThreadBuffers};
@@ -46,12 +47,12 @@ pub fn decode_windows(
     go_on: impl Fn(u64) -> bool + Send,
 ) -> Result<Decoded, BatchError> {
     let internal = |error: std::io::Error| BatchError::Internal { what: error.to_string() };
-    let counters = Counters::default();
+    let (counters, bad) = (Counters::default(), BadChunks::default());
     let sink = Sink::new(store).map_err(internal)?;
     let feed = Mutex::new(Feed { windows, go_on, current: None, total: Decoded::default() });
     let work = || -> Result<(), BatchError> {
         let (mut buffers, mut stored) = (ThreadBuffers::new(), Vec::new());
-        let decoder = Decoder { store, kept: None, counters: &counters };
+        let decoder = Decoder { store, kept: None, bad: &bad, counters: &counters };
         loop {
             let (plan, group) = match feed.lock().take(store, order, &sink, &counters) {
                 None => return Ok(()),

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::arena::Arena;
 use super::assembly::Assembly;
+use super::bad::BadChunks;
 use super::counters::{CounterValues, Counters};
 use super::errors::{ErrorLog, Failure};
 use super::kept::KeptChunks;
@@ -56,6 +57,7 @@ pub(super) struct Shared {
     pub errors: ErrorLog,
     pub sizes: Sizes,
     pub kept: Option<KeptChunks>,
+    pub bad: BadChunks,
     pub state: Mutex<State>,
     /// Who sleeps.
     pub wake: Wake,
@@ -85,6 +87,7 @@ impl Engine {
             errors: ErrorLog::default(),
             sizes,
             kept,
+            bad: BadChunks::default(),
             state: Mutex::new(State::new(Streams::new(config.world_size))),
             wake: Wake::default(),
         });

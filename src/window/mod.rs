@@ -18,6 +18,7 @@
 
 pub mod arena;
 pub mod assembly;
+pub mod bad;
 pub mod cost;
 pub mod counters;
 pub mod decode_only;

@@ -106,7 +106,8 @@ fn work(shared: &Arc<Shared>) {
 
 /// An I/O thread's life.
 fn read_ahead(shared: &Arc<Shared>) {
-    let decoder = Decoder { store: &*shared.store, kept: shared.kept.as_ref(), counters: &shared.counters };
+    let decoder =
+        Decoder { store: &*shared.store, kept: shared.kept.as_ref(), bad: &shared.bad, counters: &shared.counters };
     loop {
         let (job, plan, group) = {
             let mut state = shared.state.lock();
@@ -193,7 +194,8 @@ impl Shared {
                 self.wake.reads();
                 let meter = SleepMeter::start();
                 let mut stored = std::mem::take(&mut buffers.stored);
-                let decoder = Decoder { store: &*self.store, kept: self.kept.as_ref(), counters: &self.counters };
+                let decoder =
+                    Decoder { store: &*self.store, kept: self.kept.as_ref(), bad: &self.bad, counters: &self.counters };
                 let read = plan.groups.get(group).map_or(Ok(()), |g| decoder.read_group(g, &mut stored));
                 self.wake.note_read(&meter);
                 self.group(job, &plan, group, read.map(|()| &*stored), buffers);
@@ -216,7 +218,8 @@ impl Shared {
         buffers: &mut ThreadBuffers,
     ) {
         let Some(group) = plan.groups.get(group) else { return };
-        let decoder = Decoder { store: &*self.store, kept: self.kept.as_ref(), counters: &self.counters };
+        let decoder =
+            Decoder { store: &*self.store, kept: self.kept.as_ref(), bad: &self.bad, counters: &self.counters };
         decoder.run(plan, group, bytes, buffers, &mut |batch| self.deliver(batch, &plan.files));
         if let Some(job) = self.state.lock().job(job) {
             job.last_progress = Instant::now();

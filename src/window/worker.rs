@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::assembly::Assembly;
+use super::bad::BadChunks;
 use super::counters::Counters;
 use super::kept::KeptChunks;
 use super::plan::{ChunkTask, Group, PieceTask, WindowPlan};
@@ -46,6 +47,8 @@ pub struct Decoder<'a> {
     pub store: &'a dyn Store,
     /// Chunks that are kept once they are decoded.
     pub kept: Option<&'a KeptChunks>,
+    /// Chunks that were found damaged.
+    pub bad: &'a BadChunks,
     /// Where work is counted.
     pub counters: &'a Counters,
 }
@@ -127,6 +130,9 @@ impl Decoder<'_> {
     ) -> Result<(), ReadError> {
         let part = task.part as usize;
         let item = self.store.schema().parts[part].stored.dtype.size_bytes();
+        if let Some(error) = self.bad.get(task.part, task.chunk) {
+            return Err(error);
+        }
         if let Some(decoded) = self.kept.and_then(|kept| kept.get(part, task.chunk)) {
             Counters::add(&self.counters.chunks_kept, 1);
             let start = Instant::now();
@@ -146,7 +152,9 @@ impl Decoder<'_> {
         let chunk_bytes = self.store.chunk_bytes(part);
         let result = self.decode(task, stored, buffers, room(&mut decoded, chunk_bytes));
         let start = Counters::lap(&self.counters.decode_ns, start);
-        if result.is_ok() {
+        if let Err(error) = &result {
+            self.bad.note(task.part, task.chunk, error);
+        } else {
             if let Some(kept) = self.kept {
                 kept.put(part, task.chunk, &decoded[..chunk_bytes]);
             }

@@ -17,6 +17,9 @@ pub fn run(args: CatArgs) -> anyhow::Result<()> {
     let default = format!("epoch-00000/batch-0000000.{}", dataset.encoder.extension());
     let path = args.path.as_deref().map_or(default.as_str(), tree_path);
     let ino = tree.resolve(path).ok_or_else(|| no_such_path(path, &dataset))?;
+    if tree.attr(ino)?.is_dir {
+        anyhow::bail!("--path {path}: is a directory; name a file of it, or use shufflefs export");
+    }
     let opened = tree.open_and_wait(ino)?;
     let mut out = io::stdout().lock();
     let mut offset = 0;

@@ -2,25 +2,28 @@
 //!
 //! A file is written beside its name and renamed when it is complete, so that a name always stands for a whole file. What is
 //! there already in full size is kept: an export that was cut off goes on where it stopped. That the files belong
-//! together is checked by the `dataset.json` of the folder.
+//! together is checked by an identity that the folder keeps: the options, the fingerprint, and size and modification time of the sources.
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
 
 use super::{Frame, TIMEOUT, no_such_path, options_of, sources_of, tree_of, tree_path};
 use crate::cli::args::ExportArgs;
 use crate::cli::dataset::Dataset;
+use crate::cli::describe::dataset_json;
 use crate::view::{Ino, Tree};
 
 /// Bytes per read of the tree.
 const STEP: u32 = 4 << 20;
 
 /// The file that says which dataset and options an export is of.
-const IDENTITY: &str = "dataset.json";
+const IDENTITY: &str = ".shufflefs-export.json";
 
 /// Writes a directory or a file of the tree.
 pub fn run(args: ExportArgs) -> anyhow::Result<()> {
@@ -31,7 +34,7 @@ pub fn run(args: ExportArgs) -> anyhow::Result<()> {
     let start = tree.resolve(path).ok_or_else(|| no_such_path(path, &dataset))?;
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     let export = Export { tree: &tree, progress: progress(&tree, start)? };
-    export.check_identity(&args.out)?;
+    check_identity(&dataset, &args.out)?;
     export.node(start, &args.out.join(path))?;
     export.progress.finish_and_clear();
     Ok(())
@@ -43,21 +46,6 @@ struct Export<'a> {
 }
 
 impl Export<'_> {
-    /// Refuses to mix files of two datasets or orders in one folder, and leaves the identity there.
-    fn check_identity(&self, out: &Path) -> anyhow::Result<()> {
-        let Some(ino) = self.tree.resolve(IDENTITY) else { return Ok(()) };
-        let path = out.join(IDENTITY);
-        if let Ok(found) = fs::read(&path)
-            && found != self.read_whole(ino)?
-        {
-            bail!(
-                "{}: the folder holds an export of another dataset or of other options; choose another --out",
-                out.display()
-            );
-        }
-        self.file(ino, &path)
-    }
-
     fn node(&self, ino: Ino, to: &Path) -> anyhow::Result<()> {
         if !self.tree.attr(ino)?.is_dir {
             if let Some(parent) = to.parent() {
@@ -78,8 +66,9 @@ impl Export<'_> {
             self.progress.inc(size_bytes);
             return Ok(());
         }
+        // Named by the process, so that two exports into one folder do not write into each other's files.
         let mut part = to.as_os_str().to_owned();
-        part.push(".part");
+        part.push(format!(".part-{}", std::process::id()));
         let part = Path::new(&part);
         let write = || -> anyhow::Result<()> {
             let mut out = File::create(part)?;
@@ -88,15 +77,6 @@ impl Export<'_> {
             Ok(fs::rename(part, to)?)
         };
         write().inspect_err(|_| drop(fs::remove_file(part))).with_context(|| to.display().to_string())
-    }
-
-    fn read_whole(&self, ino: Ino) -> anyhow::Result<Vec<u8>> {
-        let mut whole = Vec::new();
-        self.each_piece(ino, &mut |bytes| {
-            whole.extend_from_slice(bytes);
-            Ok(())
-        })?;
-        Ok(whole)
     }
 
     fn each_piece(&self, ino: Ino, take: &mut dyn FnMut(&[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
@@ -116,6 +96,26 @@ impl Export<'_> {
         let result = read();
         self.tree.release(handle)?;
         result
+    }
+}
+
+/// Refuses to mix files of two datasets, of two states of one, or of two choices of options in one folder, and leaves the identity there.
+fn check_identity(dataset: &Dataset, out: &Path) -> anyhow::Result<()> {
+    let mut sources = Vec::new();
+    for source in &dataset.sources {
+        let meta = fs::metadata(source).with_context(|| source.display().to_string())?;
+        sources.push(json!({"path": source.display().to_string(), "bytes": meta.len(), "modified": [meta.mtime(), meta.mtime_nsec()]}));
+    }
+    let identity = json!({"sources": sources, "dataset": dataset_json(dataset)});
+    let identity = serde_json::to_string_pretty(&identity)? + "\n";
+    let path = out.join(IDENTITY);
+    match fs::read_to_string(&path) {
+        Ok(found) if found == identity => Ok(()),
+        Ok(_) => bail!(
+            "{}: the folder holds an export of another dataset, of a source that changed since, or of other options; choose another --out",
+            out.display()
+        ),
+        Err(_) => fs::write(&path, identity).with_context(|| path.display().to_string()),
     }
 }
 

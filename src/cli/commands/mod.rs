@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 
 use super::args::DatasetArgs;
 use super::dataset::Dataset;
 use super::describe::dataset_json;
-use super::options::Options;
+use super::options::{Options, UsageError};
 use super::{readme, with_config};
 use crate::view::{DEFAULT_MAX_OPEN, LogText, Statics, Tree, TreeConfig};
 
@@ -48,7 +48,7 @@ fn absolute(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 fn sources_of(typed: &[PathBuf], args: &DatasetArgs) -> anyhow::Result<Vec<PathBuf>> {
     let sources = if typed.is_empty() { &args.sources } else { typed };
     if sources.is_empty() {
-        bail!("no SOURCE given");
+        return Err(UsageError { option: "SOURCE".into(), reason: "no source given".into() }.into());
     }
     absolute(sources)
 }

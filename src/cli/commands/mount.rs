@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 
 use super::{Frame, absolute, options_of, same_place, tree_of};
 use crate::cli::args::MountArgs;
@@ -77,19 +77,29 @@ fn mount_summary(dataset: &Dataset, mount_point: &Path, io: &str) -> String {
 /// The sources and the mount point, which comes last; sources may be in the `--config` file.
 fn split_paths(paths: &[PathBuf], configured: &[PathBuf]) -> anyhow::Result<(Vec<PathBuf>, PathBuf)> {
     let paths = absolute(paths)?;
-    let Some((mount_point, sources)) = paths.split_last() else { bail!("no mount point given") };
+    let Some((mount_point, sources)) = paths.split_last() else { return Err(usage("no mount point given".into())) };
     let sources = if sources.is_empty() { absolute(configured)? } else { sources.to_vec() };
     let is_dataset = mount_point.is_file() || is_zarr(mount_point);
     if is_dataset {
-        bail!("{0}: the last argument is the mount point; {0} is a dataset", mount_point.display());
+        return Err(usage(format!(
+            "{0}: the last argument is the mount point; {0} is a dataset",
+            mount_point.display()
+        )));
     }
     if sources.is_empty() {
-        bail!("{}: the last argument is the mount point; name the dataset before it", mount_point.display());
+        return Err(usage(format!(
+            "{}: the last argument is the mount point; name the dataset before it",
+            mount_point.display()
+        )));
     }
     if let Some(source) = sources.iter().find(|s| same_place(s, mount_point)) {
-        bail!("{}: is both a source and the mount point", source.display());
+        return Err(usage(format!("{}: is both a source and the mount point", source.display())));
     }
     Ok((sources, mount_point.clone()))
+}
+
+fn usage(reason: String) -> anyhow::Error {
+    UsageError { option: "SOURCE... MNT".into(), reason }.into()
 }
 
 fn is_zarr(path: &Path) -> bool {
