@@ -1,5 +1,6 @@
 //! One file of the cache folder.
 //!
+//! ```text
 //!     0   8  magic
 //!     8   4  format version
 //!    12   4  a number that tells the byte order of the machine
@@ -10,6 +11,7 @@
 //!    96  32  zero
 //!   128      facts, as JSON
 //!            sections, each aligned to 64 bytes: arrays as they lie in memory
+//! ```
 //!
 //! Every byte is covered by the checksum, which is computed from `pread` when the entry is opened, so that checking does not
 //! make the file resident. Only then is it mapped.
