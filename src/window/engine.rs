@@ -245,12 +245,8 @@ impl Shared {
         }
         let free = self.arena.capacity_bytes() - self.arena.used_bytes() + state.consumed_bytes();
         let least = absent.min(batches.end.saturating_sub(batches.start).div_ceil(8));
-        free >= least.saturating_mul(self.mean_buffer_bytes()) && state.queue_job(pass, window, batches, Urgency::Guess)
-    }
-
-    /// About what a batch takes: a batch of mean rows.
-    fn mean_buffer_bytes(&self) -> u64 {
-        self.sizes.mean_buffer_bytes()
+        free >= least.saturating_mul(self.sizes.mean_buffer_bytes())
+            && state.queue_job(pass, window, batches, Urgency::Guess)
     }
 
     /// Finishes a batch whose last piece arrived, keeps it, and answers who waits for it.

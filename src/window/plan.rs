@@ -190,12 +190,6 @@ impl WindowPlan {
             self.groups.push(Group { tasks: i..i + 1, at: Some((file, address)), len });
         }
     }
-
-    /// Bytes of memory the plan itself takes.
-    #[must_use]
-    pub fn resident_bytes(&self) -> u64 {
-        (size_of_val(&*self.pieces) + size_of_val(&*self.tasks) + size_of_val(&*self.groups)) as u64
-    }
 }
 
 /// How the rows of a part lie in a batch.
