@@ -15,6 +15,7 @@ import gen_stores
 import h5ad_writer
 from batches import Pass
 from mounting import BINARY, ENV, Mount, refusal, run, shufflefs, take_away
+from truth import Csr
 
 pytestmark = pytest.mark.usefixtures("fuse")
 
@@ -94,12 +95,31 @@ def test_a_damaged_chunk_stays_damaged(cells, tmp_path):
 
 
 def test_the_memory_that_is_advised_is_enough(cells):
-    for given in ("4K", "1M", "2M"):
-        code, line = refusal("--memory", given, cells)
-        assert code == 1
-        advised = re.search(r"use --memory (\w+) or more", line)[1]
-        with Mount(cells, options=["--memory", advised]) as mnt:
-            assert len(Pass(mnt / "epoch-00000").digests()) == 3
+    check_advice(cells, "4K", 256)
+    check_advice(cells, "1M", 256)
+    check_advice(cells, "2M", 256)
+
+
+def test_kept_chunks_do_not_take_the_place_of_a_batch(tmp_path):
+    """One long row makes a batch of the longest rows much larger than all chunks decoded, which are then not kept."""
+    lengths = np.full(20_000, 20)
+    lengths[7] = 400
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    indices = np.concatenate([np.arange(n) for n in lengths])
+    path = tmp_path / "long.h5ad"
+    truth = gen_stores.dataset(Csr(np.ones(len(indices), "f4"), indices, indptr, 400))
+    h5ad_writer.write(path, truth, chunks=(20_000,), compression="gzip")
+    check_advice(path, "1M", 20_000)
+
+
+def check_advice(path: Path, given: str, batch_size: int) -> None:
+    options = ["--batch-size", str(batch_size)]
+    code, line = refusal("--memory", given, *options, path)
+    assert code == 1
+    advised = re.search(r"use --memory (\w+) or more", line)[1]
+    with Mount(path, options=["--memory", advised, *options]) as mnt:
+        epoch = Pass(mnt / "epoch-00000")
+        assert len(epoch.digests()) == -(-len(epoch.rows) // batch_size)
 
 
 def test_of_two_mounts_on_one_place_one_is_refused(cells, tmp_path):

@@ -57,8 +57,6 @@ pub struct Dataset {
     pub warnings: Vec<String>,
     /// Memory and threads.
     pub resources: Resources,
-    /// Largest window, in rows, that automatic sizes may make.
-    pub max_window_rows: u64,
     /// Newest modification time of the sources.
     pub modified: SystemTime,
 }
@@ -111,7 +109,7 @@ impl Dataset {
         store.serve_as(options.x_dtype, options.index_dtype)?;
         let store: Arc<dyn Store> = Arc::new(store);
         let (genes, missing_genes) = choose_genes(store.schema(), gene_mask, &options)?;
-        let (order, max_window_rows) = make_order(&*store, &options)?;
+        let order = make_order(&*store, &options)?;
         let last = order.n_rows() % u64::from(order.batch_size());
         if last == 1 && options.tail == crate::order::Tail::Keep {
             warnings.push(
@@ -142,7 +140,6 @@ impl Dataset {
             left_out,
             warnings,
             resources,
-            max_window_rows,
             modified,
         })
     }
@@ -193,7 +190,7 @@ fn cache_config(options: &Options) -> CacheConfig {
 }
 
 /// Blocks, window and order from the store and the options.
-fn make_order(store: &dyn Store, options: &Options) -> anyhow::Result<(Order, u64)> {
+fn make_order(store: &dyn Store, options: &Options) -> anyhow::Result<Order> {
     if let (0, Some(source)) = (store.schema().n_rows, store.schema().sources.first()) {
         bail!("{}: obs: has no rows; there is nothing to serve", source.path.display());
     }
@@ -210,7 +207,7 @@ fn make_order(store: &dyn Store, options: &Options) -> anyhow::Result<(Order, u6
     let fetch_factor = options.fetch_factor.unwrap_or_else(|| defaults::fetch_factor(&blocks, &sources, m, false));
     let n_rows = store.schema().n_rows;
     let config = OrderConfig { n_rows, blocks, batch_size: m, fetch_factor, seed: options.seed, tail: options.tail };
-    Ok((Order::new(config)?, defaults::max_window_rows(&sources)))
+    Ok(Order::new(config)?)
 }
 
 /// Row pointers of a batch are int32.
@@ -362,7 +359,8 @@ impl Resources {
         let threads = (1..=wanted_threads).rev().find(|&n| fits(n, io_depth)).unwrap_or(1);
         let scratch_bytes = scratch_of(threads, io_depth);
         let data_bytes = memory_bytes.saturating_sub(scratch_bytes + store_bytes);
-        let kept_bytes = if decoded <= data_bytes / 2 { decoded } else { 0 };
+        let leaves_a_batch = data_bytes.saturating_sub(decoded) >= largest;
+        let kept_bytes = if decoded <= data_bytes / 2 && leaves_a_batch { decoded } else { 0 };
         let image_bytes = data_bytes - kept_bytes;
         if image_bytes < largest {
             let needed = largest + scratch_of(1, 1) + store_bytes;

@@ -361,7 +361,8 @@ impl Shared {
         }
         let Some(job) = state.job(id) else { return false };
         let since = job.last_progress;
-        job.wanted.truncate(assemblies.len());
+        // As planned: an open may have put the list in another order since.
+        job.wanted = wanted[..assemblies.len()].to_vec();
         job.undelivered = assemblies.len();
         let starved = Phase::Queued { starved: true };
         if assemblies.is_empty() {
