@@ -12,7 +12,7 @@ use crate::batch::safetensors::Safetensors;
 use crate::batch::{BatchSpec, Encoder};
 use crate::codec::Scratch;
 use crate::dtype::{DType, Stored};
-use crate::order::{Blocks, Order, OrderConfig, SourceRows, Tail};
+use crate::order::{Blocks, Order, OrderConfig, RankPolicy, Share, SourceRows, Tail};
 use crate::store::{
     Element, ElementKind, Extent, Part, PartId, PartRole, Piece, RowLengths, Schema, SourceBorders, SourceInfo, Store,
     Strings,
@@ -217,6 +217,7 @@ fn rig_keeping(store: FakeStore, image_bytes: u64, threads: usize, timeout: Dura
         timeout,
         world_size: None,
         populate_bytes: image_bytes,
+        populate_within: Duration::ZERO,
         keep_chunks,
     };
     let engine =
@@ -322,6 +323,27 @@ fn the_next_window_and_the_next_epoch_are_there_before_they_are_opened() {
 }
 
 #[test]
+fn a_host_assembles_its_own_share_only() {
+    let rig = rig(FakeStore::new(500, 64, true), 1 << 20, 2);
+    rig.engine.expect_hosts(3);
+    // 62 full batches: three windows of six for each host, and from batch 54 on every third one.
+    let share = Share::new(Some((2, 3)), None).unwrap();
+    let list: Vec<u64> = (0..rig.order.share_len(EPOCH, share, RankPolicy::Drop))
+        .map(|i| rig.order.share_batch(EPOCH, share, RankPolicy::Drop, i))
+        .collect();
+    assert_eq!(list[17..], [53, 56, 59]);
+    for (i, &batch) in list.iter().enumerate() {
+        rig.engine.open_blocking(id(EPOCH, batch)).unwrap();
+        rig.engine.wait_idle();
+        assert_eq!(rig.engine.counters().opens_ready, i as u64, "only the very first waited");
+    }
+    // Its list, and the window that its next epoch begins with.
+    assert_eq!(rig.engine.counters().batches, 20 + 6);
+    rig.engine.open_blocking(id(Pass::Epoch(1), 12)).unwrap();
+    assert_eq!(rig.engine.counters().opens_ready, 20);
+}
+
+#[test]
 fn one_bad_chunk_fails_the_batches_that_need_it_and_no_other() {
     let store = FakeStore::new(500, 64, true);
     store.bad_byte.store(64 * 4 * 5 + 8, Ordering::Relaxed);
@@ -382,6 +404,8 @@ fn a_panic_costs_its_batches_and_not_the_engine() {
     rig.store.panic_on_read.store(true, Ordering::Relaxed);
     let error = rig.engine.open_blocking(id(EPOCH, 0)).err().unwrap();
     assert!(matches!(error, BatchError::Internal { .. }), "{error}");
+    // What was assembled ahead fails as well.
+    rig.engine.wait_idle();
     rig.store.panic_on_read.store(false, Ordering::Relaxed);
     read_epoch(&rig, EPOCH);
 }

@@ -43,9 +43,16 @@ impl Threads {
         }
         threads.spawn("ticker".into(), |shared| tick(&shared))?;
         let populate = shared.config.populate_bytes;
+        // Before the first open, with all threads, as far as the caller waits for it; the rest beside readers.
+        let until = Instant::now() + shared.config.populate_within;
+        std::thread::scope(|scope| {
+            for _ in 0..shared.config.threads.max(1) {
+                scope.spawn(|| shared.arena.populate(populate, Some(until)));
+            }
+        });
         threads.spawn("populate".into(), move |shared| {
             run_only_when_idle();
-            shared.arena.populate(populate);
+            shared.arena.populate(populate, None);
         })?;
         Ok(threads)
     }

@@ -168,7 +168,7 @@ impl<'a> Bench<'a> {
     fn engine(&self, open_s: f64, reference: &Reference) -> anyhow::Result<Measured> {
         usage::reset_peak_memory();
         let start = Instant::now();
-        let engine = self.dataset.engine(TIMEOUT)?;
+        let engine = self.dataset.engine(TIMEOUT, Duration::ZERO)?;
         let open_s = open_s + start.elapsed().as_secs_f64();
         let reading = self.read("engine", |id| Ok(sum_words(engine.open_blocking(id)?.bytes())), || Ok(0.0))?;
         let counters = settled(|| Ok(engine.status_json()))?;
@@ -271,7 +271,7 @@ fn sum_words(bytes: &[u8]) -> u64 {
 /// Takes as much memory as images may take and gives it back. On a virtual machine, pages that nobody used before cost their first
 /// user several times what they cost the next one; without this, the first measurement that makes images would pay for all others.
 fn use_memory_once(len_bytes: u64) -> anyhow::Result<()> {
-    Arena::new(len_bytes)?.populate(len_bytes);
+    Arena::new(len_bytes)?.populate(len_bytes, None);
     Ok(())
 }
 
