@@ -8,6 +8,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::PosixFadviseAdvice;
+
 use super::error::{OpenError, ReadError};
 
 /// What identifies the content of a file as far as the file system tells: if any of it changes, nothing more is served.
@@ -84,6 +86,13 @@ impl SourceFile {
             Err(stale) => stale,
             Ok(()) => ReadError::Io { file: self.path.clone(), offset, len: buf.len(), reason: e.to_string() },
         })
+    }
+
+    /// Tells the kernel that these bytes are going to be read soon.
+    pub fn will_need(&self, offset: u64, len: u64) {
+        let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+        // A file system that cannot do it loses nothing.
+        let _ = nix::fcntl::posix_fadvise(&self.file, offset, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
     }
 
     /// Compares the stamp with the one taken at opening.

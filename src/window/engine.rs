@@ -208,8 +208,11 @@ impl Shared {
                 Counters::add(&self.counters.opens_isolated, u64::from(seen.scope == Scope::Batch));
             }
         }
-        if let Some((pass, next)) = seen.next_window {
-            queued |= self.guess(&mut state, pass, next, seen.host);
+        if let Some((pass, next)) = seen.next_window
+            && self.guess(&mut state, pass, next, seen.host)
+        {
+            queued = true;
+            state.hint = seen.after_next.map(|window| (pass, window));
         }
         drop(state);
         if queued {

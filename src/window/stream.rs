@@ -71,6 +71,8 @@ pub struct Seen {
     pub scope: Scope,
     /// The window that the stream will enter next, if this open is part of a stream.
     pub next_window: Option<(Pass, u64)>,
+    /// The window after that, if it is in the same pass.
+    pub after_next: Option<u64>,
     /// Who reads the pass, if it is one host of several.
     pub host: Option<Host>,
     /// True if with this open the pass was found to be read out of order.
@@ -141,7 +143,11 @@ impl Streams {
         let first = first == Some(id.batch);
         let scope = if (first || near) && !pass.jumping { Scope::Window } else { Scope::Batch };
         let next_window = (scope == Scope::Window).then(|| pass.next_window(id.pass, place, host)).flatten();
-        Seen { scope, next_window, host, began_jumping: pass.jumping && !was_jumping }
+        let after_next = next_window.filter(|&(next, _)| next == id.pass).and_then(|(_, window)| match host {
+            Some(host) => Place { window, ..place.clone() }.window_after(host),
+            None => Some(window + pass.window_step).filter(|&window| window < place.n_windows),
+        });
+        Seen { scope, next_window, after_next, host, began_jumping: pass.jumping && !was_jumping }
     }
 
     /// True if the readers of `pass` seem to have gone: others opened many batches since.
@@ -289,6 +295,7 @@ mod tests {
         let seen = run(&mut Streams::new(None), 0..640);
         assert!(seen.iter().all(|s| s.scope == Scope::Window));
         assert_eq!(seen[0].next_window, Some((Pass::Epoch(0), 1)));
+        assert_eq!((seen[0].after_next, seen[500].after_next, seen[550].after_next), (Some(2), Some(9), None));
         assert_eq!(seen[639].next_window, Some((Pass::Epoch(1), 0)));
     }
 

@@ -3,9 +3,11 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::*;
 use crate::batch::safetensors::Safetensors;
@@ -33,6 +35,10 @@ struct FakeStore {
     stale: AtomicBool,
     delay: Duration,
     panic_on_read: AtomicBool,
+    /// Reads under way, and the most there ever were at one time.
+    reading: [AtomicU32; 2],
+    /// What was named to the kernel: file, first byte, bytes.
+    hinted: Mutex<Vec<(u32, u64, u64)>>,
     files: [OnceLock<Vec<u8>>; 2],
 }
 
@@ -67,6 +73,8 @@ impl FakeStore {
             stale: false.into(),
             delay: Duration::ZERO,
             panic_on_read: false.into(),
+            reading: [0.into(), 0.into()],
+            hinted: Mutex::default(),
             files: [OnceLock::new(), OnceLock::new()],
         }
     }
@@ -158,7 +166,10 @@ impl Store for FakeStore {
     }
     fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
         assert!(!self.panic_on_read.load(Ordering::Relaxed), "a defect");
+        let under_way = self.reading[0].fetch_add(1, Ordering::Relaxed) + 1;
+        self.reading[1].fetch_max(under_way, Ordering::Relaxed);
         std::thread::sleep(self.delay);
+        self.reading[0].fetch_sub(1, Ordering::Relaxed);
         let bad = self.bad_byte.load(Ordering::Relaxed);
         if file == 0 && bad >= offset as i64 && bad < offset as i64 + buf.len() as i64 {
             return Err(ReadError::Io { file: "fake".into(), offset, len: buf.len(), reason: "injected".into() });
@@ -166,6 +177,9 @@ impl Store for FakeStore {
         let from = offset as usize;
         buf.copy_from_slice(&self.files[file as usize].get_or_init(|| self.file_bytes(file))[from..from + buf.len()]);
         Ok(())
+    }
+    fn will_need(&self, file: u32, offset: u64, len: u64) {
+        self.hinted.lock().push((file, offset, len));
     }
     fn check_unchanged(&self, _: u32) -> Result<(), ReadError> {
         if self.stale.load(Ordering::Relaxed) { Err(ReadError::Stale { file: "fake".into() }) } else { Ok(()) }
@@ -487,6 +501,27 @@ fn slow_reads_are_done_ahead_and_several_at_a_time() {
     store.delay = Duration::from_millis(4);
     let rig = rig(store, 1 << 20, 1);
     read_epoch(&rig, EPOCH);
+    // One worker and two I/O threads.
+    assert!(rig.store.reading[1].load(Ordering::Relaxed) > 1, "reads were under way at one time");
+    assert!(rig.engine.counters().hints > 0);
+    // The last hint is of the last window: it names every byte that its rows need.
+    let hinted = std::mem::take(&mut *rig.store.hinted.lock());
+    for row in rig.order.window_rows(EPOCH, rig.order.n_windows(EPOCH) - 1) {
+        for (part, at) in
+            [0, 1].into_iter().flat_map(|part| rig.store.rows.range(row as usize).map(move |at| (part, at)))
+        {
+            let is_named =
+                |&(file, offset, len): &(u32, u64, u64)| file == part && (offset..offset + len).contains(&(at * 4));
+            assert!(hinted.iter().any(is_named), "row {row}, value {at} of part {part}");
+        }
+    }
+}
+
+#[test]
+fn fast_reads_are_not_hinted() {
+    let rig = rig(FakeStore::new(500, 64, false), 1 << 20, 1);
+    read_epoch(&rig, EPOCH);
+    assert_eq!((rig.engine.counters().hints, rig.store.hinted.lock().len()), (0, 0));
 }
 
 #[test]

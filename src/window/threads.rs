@@ -122,6 +122,12 @@ fn read_ahead(shared: &Arc<Shared>) {
                 if state.ending {
                     return;
                 }
+                if shared.wake.reads_are_slow()
+                    && let Some((pass, window)) = state.hint.take()
+                {
+                    parking_lot::MutexGuard::unlocked(&mut state, || shared.hint(pass, window));
+                    continue;
+                }
                 let room = state.reading + state.read_ahead.len() < shared.config.io_depth;
                 if shared.wake.reads_are_slow()
                     && room
@@ -262,6 +268,14 @@ impl Shared {
             }
         }
         Counters::lap(&self.counters.plan_ns, start);
+    }
+
+    /// Tells storage which bytes a window needs.
+    fn hint(&self, pass: crate::order::Pass, window: u64) {
+        let mut rows = self.order.window_rows(pass, window);
+        rows.sort_unstable();
+        super::hints::will_need(&*self.store, &rows);
+        Counters::add(&self.counters.hints, 1);
     }
 
     fn about_job(&self, id: JobId) -> Option<(crate::order::Pass, u64, Vec<u64>, Urgency)> {

@@ -289,6 +289,10 @@ impl Store for AnnDataStore {
         self.files[to_usize(u64::from(file))].read_at(offset, buf)
     }
 
+    fn will_need(&self, file: u32, offset: u64, len: u64) {
+        self.files[to_usize(u64::from(file))].will_need(offset, len);
+    }
+
     fn check_unchanged(&self, file: u32) -> Result<(), ReadError> {
         self.files[to_usize(u64::from(file))].check_unchanged()
     }
