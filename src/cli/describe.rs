@@ -63,18 +63,16 @@ fn blocks_json(d: &Dataset) -> Value {
 }
 
 fn element_json(d: &Dataset, i: usize, e: &Element) -> Value {
-    let encoding = match d.spec.render(i) {
-        crate::batch::fields::Render::Csr | crate::batch::fields::Render::CsrGenes => "csr",
-        _ => "dense",
-    };
-    let n_values = match e.kind {
-        ElementKind::Sparse { .. } => Some(d.store.n_values(i)),
-        ElementKind::Dense { .. } => None,
-    };
+    let encoding = if d.spec.is_csr(i) { "csr" } else { "dense" };
+    let n_values = e.kind.sparse().map(|_| d.store.n_values(i));
     json!({
         "name": e.name,
         "encoding": encoding,
-        "stored": match e.kind { ElementKind::Sparse { .. } => "csr", ElementKind::Dense { .. } => "dense" },
+        "stored": match e.kind {
+            ElementKind::Sparse { .. } => "csr",
+            ElementKind::Dense { .. } => "dense",
+            ElementKind::Mixed { .. } => "csr and dense",
+        },
         "dtype": e.dtype.numpy_name(),
         "index_dtype": n_values.map(|_| e.index_dtype.numpy_name()),
         "n_cols": d.spec.n_cols_out(i),
@@ -275,10 +273,7 @@ fn rows_line(d: &Dataset) -> String {
     let schema = d.schema();
     let mut parts = vec![format!("{} cells x {} genes", count(schema.n_rows), count(d.genes.len() as u64))];
     for (i, e) in schema.elements.iter().enumerate() {
-        let encoding = match d.spec.render(i) {
-            crate::batch::fields::Render::Csr | crate::batch::fields::Render::CsrGenes => "csr",
-            _ => "dense",
-        };
+        let encoding = if d.spec.is_csr(i) { "csr" } else { "dense" };
         parts.push(format!("{} {encoding} {}", e.name, e.dtype));
     }
     let n_columns = schema.columns.len() as u64;

@@ -2,7 +2,6 @@
 
 use super::dataset::Dataset;
 use super::text::count;
-use crate::batch::fields::Render;
 use crate::order::Pass;
 use crate::store::ColumnData;
 
@@ -36,7 +35,7 @@ pub fn readme(d: &Dataset, mount_point: &str) -> String {
     let schema = d.schema();
     let n = d.order.n_batches(Pass::Epoch(0));
     let m = d.order.batch_size();
-    let sparse = (0..schema.elements.len()).any(|e| matches!(d.spec.render(e), Render::Csr | Render::CsrGenes));
+    let sparse = (0..schema.elements.len()).any(|e| d.spec.is_csr(e));
     let shape = if sparse { CSR } else { DENSE };
     let dataset_json = serde_json::Value::from(format!("{mount_point}/dataset.json")).to_string();
     let mut more = String::new();

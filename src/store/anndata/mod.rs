@@ -2,9 +2,10 @@
 //!
 //! A container (`hdf5`) is opened in two steps. `catalog` lists what is inside without loading anything, for `inspect`
 //! and for messages that name what exists. `open` loads what a [`Selection`] names: chunk maps, row lengths, columns and names.
-//! Several [`Opened`] sources (for now exactly one) make an [`AnnDataStore`].
+//! A [`Collector`] makes one [`AnnDataStore`] of any number of [`Opened`] sources.
 
 mod catalog;
+mod collector;
 mod columns;
 mod frame;
 pub mod hdf5;
@@ -22,7 +23,10 @@ use super::chunk_map::ChunkMap;
 use super::column::{Column, Strings};
 use super::file::SourceFile;
 use super::rows::RowLengths;
+use crate::dtype::DType;
 
+pub use collector::{Collected, Collector, Joining};
+pub use select::{AUTO_CATEGORIES, AUTO_NAMES};
 pub use store::AnnDataStore;
 
 /// Which parts of an AnnData object take part.
@@ -41,6 +45,8 @@ pub struct Selection {
     pub names: NamesChoice,
     /// A boolean column of `var` whose true genes are wanted.
     pub genes_column: Option<String>,
+    /// True if this is one of several sources, which need not have every column of `obs` that is named.
+    pub one_of_many: bool,
 }
 
 /// Which columns of `obs` take part.
@@ -126,6 +132,16 @@ pub enum OpenedLayout {
         /// Values.
         values: ChunkMap,
     },
+}
+
+impl OpenedLayout {
+    /// Type of the values as stored.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Sparse { data: values, .. } | Self::Dense { values } => values.stored.dtype,
+        }
+    }
 }
 
 /// What a container holds, for `inspect` and for messages.
