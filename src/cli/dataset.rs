@@ -13,7 +13,9 @@ use crate::batch::safetensors::Safetensors;
 use crate::batch::{BatchSpec, Encoder};
 use crate::order::defaults;
 use crate::order::{Blocks, Order, OrderConfig, SourceRows};
-use crate::store::anndata::{AUTO_CATEGORIES, AUTO_NAMES, Collected, Collector, Joining, NamesChoice, ObsChoice, hdf5};
+use crate::store::anndata::{
+    self, AUTO_CATEGORIES, AUTO_NAMES, Collected, Collector, Joining, NamesChoice, ObsChoice, SourceSpec,
+};
 use crate::store::cache::{self, CacheConfig};
 use crate::store::collection::{Join, Loss};
 use crate::store::fingerprint::fingerprint;
@@ -173,13 +175,13 @@ fn collect(sources: &[PathBuf], options: &Options) -> anyhow::Result<Collected> 
     }
     let mut selection = options.selection.clone();
     selection.one_of_many = sources.len() > 1;
-    let mut collector = Collector::new(joining(options));
+    let (mut collector, cache) = (Collector::new(joining(options)), cache_config(options));
     for source in sources {
         if selection.names == NamesChoice::Auto && collector.n_rows() > AUTO_NAMES {
             // They are not kept for so many rows, so they need not be read.
             selection.names = NamesChoice::No;
         }
-        collector.add(hdf5::open_cached(source, &selection, &cache_config(options))?)?;
+        collector.add(anndata::open(&SourceSpec::parse(source), &selection, &cache)?)?;
     }
     Ok(collector.finish()?)
 }
@@ -219,7 +221,8 @@ fn loss_text(loss: Loss, source: &Path, how: Join) -> String {
 
 /// The newest modification time of the sources.
 fn newest(sources: &[PathBuf]) -> SystemTime {
-    let times = sources.iter().filter_map(|source| std::fs::metadata(source).and_then(|m| m.modified()).ok());
+    let modified = |source: &PathBuf| std::fs::metadata(SourceSpec::parse(source).path).and_then(|m| m.modified()).ok();
+    let times = sources.iter().filter_map(modified);
     times.max().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 

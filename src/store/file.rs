@@ -1,9 +1,9 @@
-//! The files of a store: opened read-only, stamped, and only ever `pread`.
+//! A file of a source while the source is opened: read-only, stamped, and only ever `pread`.
 //!
-//! A mapped source that shrinks kills the process, so every byte comes through [`SourceFile::read_at`]: the one seam where
-//! reads are counted and, in tests, made to fail.
+//! A mapped source that shrinks kills the process, so every byte is read. What is served later is read through
+//! [`OpenFiles`](super::files::OpenFiles), by the stamp that was taken here.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -30,8 +30,13 @@ impl Stamp {
     /// # Errors
     /// What `fstat` says.
     pub fn of(file: &File) -> io::Result<Self> {
-        let m = file.metadata()?;
-        Ok(Self { device: m.dev(), inode: m.ino(), size: m.size(), mtime: (m.mtime(), m.mtime_nsec()) })
+        Ok(Self::of_metadata(&file.metadata()?))
+    }
+
+    /// Stamp from what `fstat` told.
+    #[must_use]
+    pub fn of_metadata(m: &Metadata) -> Self {
+        Self { device: m.dev(), inode: m.ino(), size: m.size(), mtime: (m.mtime(), m.mtime_nsec()) }
     }
 }
 

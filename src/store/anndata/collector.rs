@@ -20,7 +20,7 @@ use crate::store::collection::genes::FlagsDiffer;
 use crate::store::collection::{ColumnFault, ColumnJoiner, GeneFault, GeneFlags, GeneLists, Join, Loss};
 use crate::store::column::Strings;
 use crate::store::error::OpenError;
-use crate::store::file::SourceFile;
+use crate::store::files::Files;
 use crate::store::rows::RowLengths;
 use crate::store::{Element, ElementKind, Part, PartId, PartRole, Schema, SourceInfo};
 
@@ -57,7 +57,7 @@ pub struct Collected {
 /// Takes sources in.
 pub struct Collector {
     joining: Joining,
-    files: Vec<SourceFile>,
+    files: Files,
     sources: Vec<SourceInfo>,
     n_rows: u64,
     elements: Vec<Gathered>,
@@ -107,7 +107,7 @@ impl Collector {
     pub fn new(joining: Joining) -> Self {
         Self {
             joining,
-            files: Vec::new(),
+            files: Files::default(),
             sources: Vec::new(),
             n_rows: 0,
             elements: Vec::new(),
@@ -132,12 +132,14 @@ impl Collector {
     /// [`OpenError::Refused`] if it does not go with the sources before it, naming both, or if there are more than 2^32 chunks.
     pub fn add(&mut self, source: Opened) -> Result<(), OpenError> {
         let number = self.sources.len();
-        let path = source.file.path();
-        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let absolute = std::path::absolute(&source.path).unwrap_or_else(|_| source.path.clone());
         let rows = self.n_rows..self.n_rows.saturating_add(source.n_obs);
         self.n_rows = rows.end;
         self.sources.push(SourceInfo { path: absolute, kind: source.kind, rows, n_vars: source.n_vars });
-        self.files.push(source.file);
+        let Some(first_file) = self.files.append(source.files) else {
+            let reason = "more than 2^32 files in all sources";
+            return Err(self.refused(number, "file", reason, "mount fewer of them"));
+        };
         self.warnings.add(&self.sources, source.warnings);
         for (name, reason) in source.left_out {
             match self.left_out.iter_mut().find(|known| known.name == name) {
@@ -159,10 +161,10 @@ impl Collector {
         }
         let n_obs = to_usize(source.n_obs);
         self.columns.add(source.columns, n_obs).map_err(|fault| self.refuse_column(fault))?;
-        self.add_elements(source.elements)
+        self.add_elements(source.elements, first_file)
     }
 
-    fn add_elements(&mut self, elements: Vec<OpenedElement>) -> Result<(), OpenError> {
+    fn add_elements(&mut self, elements: Vec<OpenedElement>, first_file: u32) -> Result<(), OpenError> {
         let number = self.sources.len() - 1;
         if number == 0 {
             self.elements = elements.iter().map(Gathered::new).collect();
@@ -175,10 +177,9 @@ impl Collector {
             };
             self.check_element(i, element)?;
         }
-        let file = u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX);
         for (gathered, element) in self.elements.iter_mut().zip(elements) {
             let name = element.path.clone();
-            if let Err(n) = gathered.add(element, file) {
+            if let Err(n) = gathered.add(element, first_file) {
                 let reason = format!("{n} chunks in all sources");
                 return Err(self.refused(number, &name, reason, "write it again with larger chunks"));
             }
@@ -363,7 +364,7 @@ impl Gathered {
     }
 
     /// Adds the arrays of a source; fails with the number of chunks if they cannot be numbered.
-    fn add(&mut self, element: OpenedElement, file: u32) -> Result<(), u64> {
+    fn add(&mut self, element: OpenedElement, first_file: u32) -> Result<(), u64> {
         let path: Arc<str> = element.path.into();
         let (lengths, data, indices, values) = match element.layout {
             OpenedLayout::Sparse { lengths, data, indices } => (Some(lengths), Some(data), Some(indices), None),
@@ -372,7 +373,7 @@ impl Gathered {
         let source = self.lengths.len();
         self.lengths.push(lengths);
         for (part, map) in [(&mut self.data, data), (&mut self.indices, indices), (&mut self.values, values)] {
-            map.map_or(Ok(()), |map| part.add(source, map, &path, file))?;
+            map.map_or(Ok(()), |map| part.add(source, map, &path, first_file))?;
         }
         Ok(())
     }
@@ -423,10 +424,10 @@ fn add_part(store: &mut AnnDataStore, element: usize, role: PartRole, part: Gath
 }
 
 impl GatheredPart {
-    fn add(&mut self, source: usize, map: ChunkMap, path: &Arc<str>, file: u32) -> Result<(), u64> {
+    fn add(&mut self, source: usize, map: ChunkMap, path: &Arc<str>, first_file: u32) -> Result<(), u64> {
         let all = u64::from(self.n_chunks).saturating_add(map.n_chunks());
         let next = u32::try_from(all).map_err(|_| all)?;
-        let map = ChunkMap { file, ..map };
+        let map = ChunkMap { files: map.files.behind(first_file), ..map };
         // Most sources have the same paths.
         let path = match self.sources.last() {
             Some(last) if last.path == *path => Arc::clone(&last.path),

@@ -1,11 +1,10 @@
 //! The [`Store`] over opened AnnData sources.
 //!
 //! Each part keeps one chunk map per source. Chunks are numbered through: those of the first source, then those of the
-//! next. Rows are numbered through in the same way, and file numbers are source numbers. Finding the source of a row or of
+//! next. Rows are numbered through in the same way, and so are files. Finding the source of a row or of
 //! a chunk is a binary search over as many entries as there are sources.
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Opened;
@@ -15,7 +14,7 @@ use crate::dtype::DType;
 use crate::num::{to_u64, to_usize};
 use crate::store::chunk_map::{ChunkMap, Storage};
 use crate::store::error::{OpenError, ReadError};
-use crate::store::file::SourceFile;
+use crate::store::files::{Files, OpenFiles};
 use crate::store::rows::GROUP;
 use crate::store::{
     ChunkForm, ElementId, Extent, GeneMap, PartId, PartRole, Piece, RowLengths, Schema, ServedGenes, SourceBorders,
@@ -25,7 +24,7 @@ use crate::store::{
 /// An AnnData dataset.
 pub struct AnnDataStore {
     pub(super) schema: Schema,
-    files: Vec<SourceFile>,
+    files: OpenFiles,
     pub(super) parts: Vec<StoredPart>,
     /// Row lengths by element and source, `None` where a source is dense; nothing for elements that are dense everywhere.
     pub(super) lengths: Vec<Vec<Option<Arc<RowLengths>>>>,
@@ -63,8 +62,8 @@ impl AnnDataStore {
     }
 
     /// A store of these rows without elements.
-    pub(super) fn empty(schema: Schema, files: Vec<SourceFile>) -> Self {
-        Self { schema, files, parts: Vec::new(), lengths: Vec::new() }
+    pub(super) fn empty(schema: Schema, files: Files) -> Self {
+        Self { schema, files: OpenFiles::new(files), parts: Vec::new(), lengths: Vec::new() }
     }
 
     /// Serves some of the joined genes only, or in another order, or with others that are zero.
@@ -96,7 +95,7 @@ impl AnnDataStore {
                 // Numbers of the source are written first, and those of the batch over them.
                 let n_cols = element.n_cols.max(element.stored_cols);
                 if n_cols > dtype.n_indices() {
-                    let path = self.files.first().map_or_else(Default::default, |f| f.path().to_owned());
+                    let path = self.schema.sources.first().map_or_else(Default::default, |s| s.path.clone());
                     let reason = format!("{n_cols} columns, {dtype} numbers {} at most", dtype.n_indices());
                     return Err(OpenError::refused(&path, &element.name, reason, "use a wider --index-dtype"));
                 }
@@ -110,10 +109,6 @@ impl AnnDataStore {
     fn locate(&self, row: u64) -> (usize, usize) {
         let source = self.schema.source_of(row);
         (source, to_usize(row - self.schema.sources[source].rows.start))
-    }
-
-    fn file_path(&self, file: u32) -> PathBuf {
-        self.files.get(to_usize(u64::from(file))).map_or_else(Default::default, |f| f.path().to_owned())
     }
 }
 
@@ -228,7 +223,8 @@ impl Store for AnnDataStore {
         let bytes = to_usize(u64::from(need.start)) * size..to_usize(u64::from(need.end)) * size;
         let corrupt = |reason: String| {
             let element = part.path(source_part, !self.schema.is_dense(part.element, source_part.source));
-            ReadError::Corrupt { file: self.file_path(map.file), element, chunk: local, reason }
+            let file = self.files.files().path(map.file_of(local));
+            ReadError::Corrupt { file, element, chunk: local, reason }
         };
         let chunk_bytes = map.pipeline.chunk_bytes;
         let Some(out) = out.get_mut(..chunk_bytes).filter(|_| bytes.end <= chunk_bytes) else {
@@ -263,11 +259,11 @@ impl Store for AnnDataStore {
     }
 
     fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
-        self.files[to_usize(u64::from(file))].read_at(offset, buf)
+        self.files.read_at(file, offset, buf)
     }
 
     fn check_unchanged(&self, file: u32) -> Result<(), ReadError> {
-        self.files[to_usize(u64::from(file))].check_unchanged()
+        self.files.check_unchanged(file)
     }
 
     fn bad_row(&self, part: PartId, row: u64, reason: String) -> ReadError {
@@ -290,7 +286,8 @@ impl Store for AnnDataStore {
         let columns = columns.iter().map(super::Column::resident_bytes);
         let names = obs_names.iter().chain([var_names]).map(super::Strings::resident_bytes);
         let genes = genes.iter().map(|genes| genes.resident_bytes());
-        maps.chain(tables).chain(lengths).chain(columns).chain(names).chain(genes).sum()
+        let files = [self.files.files().resident_bytes()];
+        maps.chain(tables).chain(lengths).chain(columns).chain(names).chain(genes).chain(files).sum()
     }
 }
 
