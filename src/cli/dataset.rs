@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 
 use super::memory;
 use super::options::Options;
+use super::sources::Sources;
 use crate::batch::safetensors::Safetensors;
 use crate::batch::{BatchSpec, Encoder};
 use crate::order::defaults;
@@ -58,6 +59,8 @@ pub struct Dataset {
     pub left_out: Vec<(String, String)>,
     /// What the user should know, one line each.
     pub warnings: Vec<String>,
+    /// What joining the genes of sources cost, if they differ.
+    pub loss: Option<Loss>,
     /// Memory and threads.
     pub resources: Resources,
     /// Newest modification time of the sources.
@@ -94,7 +97,8 @@ impl Dataset {
     ///
     /// # Errors
     /// One line that names the file, the element, the reason and the way out.
-    pub fn open(sources: &[PathBuf], options: Options) -> anyhow::Result<Self> {
+    pub fn open(sources: &Sources, options: Options) -> anyhow::Result<Self> {
+        let Sources { paths: sources, shuffled } = sources;
         let Collected { mut store, gene_mask, left_out, mut warnings, loss } = collect(sources, &options)?;
         let modified = newest(sources);
         store.serve_as(options.x_dtype, options.index_dtype)?;
@@ -106,7 +110,7 @@ impl Dataset {
             warnings.push(loss_text(*loss, source, options.join));
         }
         let store: Arc<dyn Store> = Arc::new(store);
-        let order = make_order(&*store, &options)?;
+        let order = make_order(&*store, &options, *shuffled)?;
         let last = order.n_rows() % u64::from(order.batch_size());
         if last == 1 && options.tail == crate::order::Tail::Keep {
             warnings.push(
@@ -135,6 +139,7 @@ impl Dataset {
             missing_genes,
             left_out,
             warnings,
+            loss: loss.map(|(loss, _)| loss),
             resources,
             modified,
         })
@@ -239,7 +244,7 @@ fn cache_config(options: &Options) -> CacheConfig {
 }
 
 /// Blocks, window and order from the store and the options.
-fn make_order(store: &dyn Store, options: &Options) -> anyhow::Result<Order> {
+fn make_order(store: &dyn Store, options: &Options, shuffled: bool) -> anyhow::Result<Order> {
     if let (0, Some(source)) = (store.schema().n_rows, store.schema().sources.first()) {
         let others = if store.schema().sources.len() > 1 { ", nor has any other source" } else { "" };
         bail!("{}: obs: has no rows{others}; there is nothing to serve", source.path.display());
@@ -254,7 +259,7 @@ fn make_order(store: &dyn Store, options: &Options) -> anyhow::Result<Order> {
         Some(rows) => Blocks::fixed(rows, &sources)?,
     };
     let m = options.batch_size;
-    let fetch_factor = options.fetch_factor.unwrap_or_else(|| defaults::fetch_factor(&blocks, &sources, m, false));
+    let fetch_factor = options.fetch_factor.unwrap_or_else(|| defaults::fetch_factor(&blocks, &sources, m, shuffled));
     let n_rows = store.schema().n_rows;
     let config = OrderConfig { n_rows, blocks, batch_size: m, fetch_factor, seed: options.seed, tail: options.tail };
     Ok(Order::new(config)?)

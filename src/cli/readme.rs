@@ -82,7 +82,7 @@ The first batch is an unbiased sample of the dataset; the first rows of the sour
 
 {shape}- Columns of obs: {columns}. `obs.<column>`: numbers and booleans; `obs.<column>.codes`: int64 codes of a categorical (-1 = missing; labels are in
   `dataset.json`); `obs.<column>.present`: which values of a nullable column are there. Text is NUL-padded UTF-8.
-- `obs_names`, `row` (the row's place in the source). `__pad*` are gaps that align the others: skip them.
+- `obs_names`, `row` (the row's place in {places}). `__pad*` are gaps that align the others: skip them.
 
 ## PyTorch, numpy, JAX
 
@@ -108,6 +108,11 @@ Memory that a reader keeps mapped or open counts against `--memory` of the mount
         rows = count(schema.n_rows),
         genes = count(d.genes.len() as u64),
         n = count(n),
+        places = if schema.sources.len() > 1 {
+            "all sources, one after the other), `source` (the number of its source in `dataset.json`"
+        } else {
+            "the source"
+        },
         snippet = snippet(&format!("{mount_point}/epoch-00000")),
     )
 }
