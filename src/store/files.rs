@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lru::LruCache;
+use nix::fcntl::PosixFadviseAdvice;
 use parking_lot::Mutex;
 
 use super::chunk_map::ChunkFiles;
@@ -275,6 +276,16 @@ impl OpenFiles {
             true => self.failed(file, offset, buf.len(), &error),
             false => self.stale(file),
         })
+    }
+
+    /// Tells the kernel that these bytes of `file` are going to be read soon.
+    pub fn will_need(&self, file: u32, offset: u64, len: u64) {
+        let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+        // Who reads will hear of whatever is wrong, and a file system that cannot do it loses nothing.
+        if let Ok(descriptor) = self.descriptor(file) {
+            let advice = PosixFadviseAdvice::POSIX_FADV_WILLNEED;
+            let _ = nix::fcntl::posix_fadvise(&descriptor.file, offset, len, advice);
+        }
     }
 
     /// Compares the file with what it was when its source was opened.

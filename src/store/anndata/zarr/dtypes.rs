@@ -258,7 +258,7 @@ mod tests {
         let ElemType::Record(fields) = &record.elem else { panic!("{record:?}") };
         let places: Vec<(&str, usize)> = fields.iter().map(|f| (&*f.name, f.offset)).collect();
         assert_eq!((places, record.size), (vec![("index", 0), ("n", 10), ("pca", 14)], 26));
-        for odd in [json!([["a", "|O"]]), json!([["a", "<f4", [1 << 40]]]), json!([]), json!([["a"]]), json!(7)] {
+        for odd in [json!([["a", "|O"]]), json!([["a", "<f4", [1_u64 << 40]]]), json!([]), json!([["a"]]), json!(7)] {
             assert!(matches!(describe_v2(&odd).elem, ElemType::Other(_)), "{odd}");
         }
     }
