@@ -5,6 +5,7 @@
 mod reading;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hdf5::types::{FixedAscii, VarLenUnicode};
 use hdf5::{Dataset, File, Group, H5Type};
@@ -429,7 +430,7 @@ fn every_failing_read_is_an_error_and_the_next_one_works() {
     });
     let good = read_element(&store(&path), 0).unwrap().values;
     for n in 0.. {
-        let faulty = FaultyStore::new(store(&path), n..n + 1, Fault::Fail);
+        let faulty = FaultyStore::new(Arc::new(store(&path)), n..n + 1, Fault::Fail);
         let first = read_element(&faulty, 0);
         if !faulty.struck() {
             assert_eq!(first.unwrap().values, good);
@@ -439,7 +440,7 @@ fn every_failing_read_is_an_error_and_the_next_one_works() {
         assert!(matches!(first, Err(ReadError::Io { .. })), "read {n}");
         assert_eq!(read_element(&faulty, 0).unwrap().values, good);
     }
-    let stale = FaultyStore::new(store(&path), 0..1, Fault::Stale);
+    let stale = FaultyStore::new(Arc::new(store(&path)), 0..1, Fault::Stale);
     assert!(stale.check_unchanged(0).is_ok());
     assert!(matches!(read_row(&stale, 0, 4), Err(ReadError::Stale { .. })));
     assert!(matches!(stale.check_unchanged(0), Err(ReadError::Stale { .. })));

@@ -296,6 +296,9 @@ pub struct BenchArgs {
     /// Stop each measurement with the window that reaches S seconds
     #[arg(long, value_name = "S", help_heading = "Measurement")]
     pub seconds: Option<f64>,
+    /// Let each read of the engine's measurement take MS milliseconds longer, as on network storage
+    #[arg(long, value_name = "MS", default_value_t = 0, help_heading = "Measurement", conflicts_with = "mount")]
+    pub read_delay: u64,
     /// Print JSON, one line per measurement
     #[arg(long)]
     pub json: bool,

@@ -145,11 +145,24 @@ impl Dataset {
         })
     }
 
-    /// Starts an engine over the dataset.
+    /// Starts an engine over the dataset, which may take `populate_within` to make the pages of the first windows ready.
     ///
     /// # Errors
     /// What the operating system says.
-    pub fn engine(&self, timeout: Duration) -> anyhow::Result<Engine> {
+    pub fn engine(&self, timeout: Duration, populate_within: Duration) -> anyhow::Result<Engine> {
+        self.engine_over(Arc::clone(&self.store), timeout, populate_within)
+    }
+
+    /// The same over a decorated store.
+    ///
+    /// # Errors
+    /// As [`Dataset::engine`].
+    pub fn engine_over(
+        &self,
+        store: Arc<dyn Store>,
+        timeout: Duration,
+        populate_within: Duration,
+    ) -> anyhow::Result<Engine> {
         let r = &self.resources;
         let window = r.mean_batch_bytes.saturating_mul(u64::from(self.order.fetch_factor()));
         let epoch = r.mean_batch_bytes.saturating_mul(self.order.n_batches(crate::order::Pass::InOrder));
@@ -160,9 +173,10 @@ impl Dataset {
             timeout,
             world_size: self.options.world_size,
             keep_chunks: r.kept_bytes > 0,
+            populate_within,
             populate_bytes: window.saturating_mul(POPULATED_WINDOWS).min(r.image_bytes).min(epoch.saturating_mul(2)),
         };
-        Engine::start(Arc::clone(&self.store), Arc::clone(&self.order), Arc::clone(&self.encoder), config)
+        Engine::start(store, Arc::clone(&self.order), Arc::clone(&self.encoder), config)
             .context("cannot start the engine")
     }
 

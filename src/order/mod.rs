@@ -283,6 +283,12 @@ impl Order {
         self.deck(pass).position(share, policy, batch)
     }
 
+    /// The batches of the pass that `n_hosts` hosts deal one by one, in whole rounds; those before are dealt by whole windows.
+    #[must_use]
+    pub fn dealt_alone(&self, pass: Pass, n_hosts: u32) -> Range<u64> {
+        self.deck(pass).dealt_alone(n_hosts)
+    }
+
     /// The tail that the pass has: source order is never cut nor filled.
     fn tail_of(&self, pass: Pass) -> Tail {
         match pass {

@@ -4,6 +4,8 @@
 //! batch by batch. Hosts deal whole windows as long as there are enough for a round, and what is left batch by batch. A rank
 //! below a host deals the host's list by position. Every rule is arithmetic: nothing is listed.
 
+use std::ops::Range;
+
 use super::RankPolicy;
 use super::error::OrderError;
 
@@ -88,11 +90,17 @@ impl Deck {
         host.map_or((self.n_batches, self.n_full), |host| (host.len(), host.len()))
     }
 
+    /// The batches that `n_hosts` hosts deal one by one: behind the windows that make whole rounds, whole rounds again.
+    pub(super) fn dealt_alone(self, n_hosts: u32) -> Range<u64> {
+        let whole = |round: u64| self.n_full / round * round;
+        let n_hosts = u64::from(n_hosts.max(1));
+        whole(self.window_batches * n_hosts)..whole(n_hosts)
+    }
+
     fn host_list(self, share: Share, policy: RankPolicy) -> Option<HostList> {
         share.host.map(|(host, n_hosts)| {
-            let n_window_rounds = self.n_full / self.window_batches / u64::from(n_hosts);
-            let by_window = n_window_rounds * self.window_batches;
-            let first_single = by_window * u64::from(n_hosts);
+            let first_single = self.dealt_alone(n_hosts).start;
+            let by_window = first_single / u64::from(n_hosts);
             let singles = (self.n_batches - first_single, self.n_full - first_single);
             HostList {
                 deck: self,

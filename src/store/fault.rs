@@ -1,9 +1,10 @@
-//! Decorators of a [`Store`] for tests: reads that fail or take their time, and a count of what was read.
+//! Decorators of a [`Store`]: reads that fail or take their time, for tests and for measuring; and a count of what was read.
 //!
 //! The n-th call of `read_at` is the seam: everything that can go wrong with a source shows there. Tests fail read 1, then read
 //! 2, and so on until a run meets no fault any more, and compare what was served with a run without faults.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -25,9 +26,8 @@ pub enum Fault {
 }
 
 /// A store whose reads fail or wait, as told.
-#[derive(Debug)]
-pub struct FaultyStore<S> {
-    inner: S,
+pub struct FaultyStore {
+    inner: Arc<dyn Store>,
     /// The reads with a fault, counted from 0.
     faulty: Range<u64>,
     fault: Fault,
@@ -35,10 +35,10 @@ pub struct FaultyStore<S> {
     stale: AtomicBool,
 }
 
-impl<S: Store> FaultyStore<S> {
+impl FaultyStore {
     /// `fault` strikes the reads with the numbers `faulty`, counted from 0 over all threads.
     #[must_use]
-    pub fn new(inner: S, faulty: Range<u64>, fault: Fault) -> Self {
+    pub fn new(inner: Arc<dyn Store>, faulty: Range<u64>, fault: Fault) -> Self {
         Self { inner, faulty, fault, reads: AtomicU64::new(0), stale: AtomicBool::new(false) }
     }
 
@@ -103,10 +103,13 @@ macro_rules! delegate {
         fn resident_bytes(&self) -> u64 {
             self.inner.resident_bytes()
         }
+        fn will_need(&self, file: u32, offset: u64, len: u64) {
+            self.inner.will_need(file, offset, len);
+        }
     };
 }
 
-impl<S: Store> Store for FaultyStore<S> {
+impl Store for FaultyStore {
     delegate!();
 
     fn decode(

@@ -8,6 +8,7 @@
 //! have. A file that is opened again must still be the one that was opened first: another stamp, or none, is
 //! [`ReadError::Stale`].
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,8 +19,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lru::LruCache;
+use nix::fcntl::PosixFadviseAdvice;
 use parking_lot::Mutex;
 
+use super::chunk_map::ChunkFiles;
 use super::error::ReadError;
 use super::file::{SourceFile, Stamp};
 use crate::num::{to_u64, to_usize};
@@ -133,7 +136,8 @@ impl Files {
     /// The run of `file`, and its number there.
     fn locate(&self, file: u32) -> Option<(&Run, u32)> {
         let run = self.runs.get(self.runs.partition_point(|run| run.first <= file).checked_sub(1)?)?;
-        Some((run, file - run.first))
+        let number = file - run.first;
+        (to_usize(u64::from(number)) < run.stamps.len()).then_some((run, number))
     }
 
     /// Path of `file`, for messages; empty if there is no such file.
@@ -149,10 +153,32 @@ impl Files {
     }
 
     /// Opens `file`.
-    fn open(&self, file: u32) -> io::Result<File> {
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn open(&self, file: u32) -> io::Result<File> {
         match self.locate(file) {
             Some((run, number)) => run.names.open(number),
             None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Keeps only the runs that the maps of `used` name, and numbers those anew: where a source was opened, most files were read once and
+    /// are not needed again.
+    pub fn keep<'a>(&mut self, used: impl Iterator<Item = &'a mut ChunkFiles>) {
+        let mut runs = std::mem::take(&mut self.runs);
+        self.n_files = 0;
+        let mut moved: HashMap<u32, u32> = HashMap::new();
+        let used: Vec<&mut ChunkFiles> = used.collect();
+        runs.retain(|run| used.iter().any(|files| files.first == run.first));
+        for run in runs {
+            moved.insert(run.first, self.n_files);
+            let first = self.n_files;
+            self.n_files += u32::try_from(run.stamps.len()).unwrap_or(0);
+            self.runs.push(Run { first, ..run });
+        }
+        for files in used {
+            files.first = moved.get(&files.first).copied().unwrap_or(0);
         }
     }
 
@@ -250,6 +276,16 @@ impl OpenFiles {
             true => self.failed(file, offset, buf.len(), &error),
             false => self.stale(file),
         })
+    }
+
+    /// Tells the kernel that these bytes of `file` are going to be read soon.
+    pub fn will_need(&self, file: u32, offset: u64, len: u64) {
+        let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+        // Who reads will hear of whatever is wrong, and a file system that cannot do it loses nothing.
+        if let Ok(descriptor) = self.descriptor(file) {
+            let advice = PosixFadviseAdvice::POSIX_FADV_WILLNEED;
+            let _ = nix::fcntl::posix_fadvise(&descriptor.file, offset, len, advice);
+        }
     }
 
     /// Compares the file with what it was when its source was opened.
@@ -366,6 +402,19 @@ mod tests {
                 assert!(open || matches!(read(&files, 1 + number), Err(ReadError::Stale { .. })));
             }
         }
+    }
+
+    #[test]
+    fn runs_that_nobody_needs_are_dropped() {
+        let (_keep, files) = files(3);
+        let mut all = files.files;
+        let (mut run, mut tail) = (ChunkFiles { first: 1, per_file: Some([1, 1]) }, ChunkFiles::one(4));
+        all.keep([&mut tail, &mut run].into_iter());
+        assert_eq!((all.len(), run.first, tail.first), (4, 0, 3));
+        assert!(all.path(2).ends_with("2") && all.path(3).ends_with("tail"));
+        all.keep([&mut tail].into_iter());
+        assert_eq!((all.len(), tail.first), (1, 0));
+        assert!(OpenFiles::new(all).check_unchanged(0).is_ok());
     }
 
     #[test]

@@ -358,6 +358,9 @@ pub trait Store: Send + Sync {
     /// [`ReadError::Io`] if the read fails or the file ends before `buf` is full.
     fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError>;
 
+    /// Tells the kernel that these bytes of `file` are going to be read soon. Only a hint: by default nothing happens.
+    fn will_need(&self, _file: u32, _offset: u64, _len: u64) {}
+
     /// Compares the file's stamp (device, inode, size, modification time) with the one taken when it was opened.
     ///
     /// # Errors

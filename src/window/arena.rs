@@ -10,7 +10,9 @@
 //! fit is not handed out.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 use parking_lot::Mutex;
@@ -33,6 +35,8 @@ pub struct Arena {
     capacity: u64,
     free: Mutex<FreeList>,
     on_free: OnceLock<OnFree>,
+    /// Bytes that were faulted in ahead of their use, or are about to be.
+    populated: AtomicUsize,
 }
 
 // SAFETY: `base` points into `mapping`, which lives as long as the arena and is never remapped. Regions handed out are
@@ -57,7 +61,7 @@ impl Arena {
         let shift = base.align_offset(HUGE).min(HUGE);
         let base = base.wrapping_add(shift);
         let free = Mutex::new(FreeList::new(capacity));
-        Ok(Arc::new(Self { mapping, base, capacity, free, on_free: OnceLock::new() }))
+        Ok(Arc::new(Self { mapping, base, capacity, free, on_free: OnceLock::new(), populated: AtomicUsize::new(0) }))
     }
 
     /// Sets what is called after each return of a region; the first one set stays.
@@ -103,15 +107,18 @@ impl Arena {
         Some(Region { arena: Arc::clone(self), offset, len })
     }
 
-    /// Faults in the first `len_bytes` of the arena, so that no image pays for it later. Contents do not change, so this may run
-    /// beside users; kernels before 5.14 cannot do it, and then images pay.
-    pub fn populate(&self, len_bytes: u64) {
+    /// Faults in the first `len_bytes` of the arena, so that no image pays for it later, and stops early at `until`. Contents do
+    /// not change, so this may run beside users; several threads share the work, and a later call goes on where earlier ones
+    /// stopped. Kernels before 5.14 cannot do it, and then images pay.
+    pub fn populate(&self, len_bytes: u64, until: Option<Instant>) {
         const STEP: usize = 32 << 20;
         let end = crate::num::to_usize(len_bytes.min(self.capacity));
         let shift = self.base as usize - self.mapping.as_ptr() as usize;
-        for from in (0..end).step_by(STEP) {
-            let step = STEP.min(end - from);
-            if self.mapping.advise_range(Advice::PopulateWrite, shift + from, step).is_err() {
+        while until.is_none_or(|until| Instant::now() < until) {
+            let from = self.populated.fetch_add(STEP, Ordering::Relaxed);
+            if from >= end
+                || self.mapping.advise_range(Advice::PopulateWrite, shift + from, STEP.min(end - from)).is_err()
+            {
                 return;
             }
         }

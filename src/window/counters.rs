@@ -33,6 +33,8 @@ counters! {
     chunks_kept,
     /// Chunks whose prefix did not hold what was needed, so that they were read and decoded again.
     prefix_retries,
+    /// Windows that storage was told of ahead.
+    hints,
     /// Bytes that came out of decompressors.
     bytes_decoded,
     /// Bytes that rows need of filtered chunks: the denominator of the decode amplification.

@@ -13,7 +13,7 @@ use super::errors::{ErrorLog, Failure};
 use super::kept::KeptChunks;
 use super::sizes::Sizes;
 use super::state::{Slot, State, Urgency, Waiter};
-use super::stream::{Scope, Streams};
+use super::stream::{Host, Place, Scope, Streams};
 use super::threads::Threads;
 use super::wake::Wake;
 use super::{BatchError, BatchId, Batches, Image, OpenReply};
@@ -36,6 +36,8 @@ pub struct EngineConfig {
     pub world_size: Option<u32>,
     /// Bytes of the arena to fault in ahead of the first use.
     pub populate_bytes: u64,
+    /// How long [`Engine::start`] may take for that; the rest happens beside the first opens.
+    pub populate_within: Duration,
     /// Keep all chunks once they are decoded: the caller has [`KeptChunks::needed_bytes`] for that, besides `image_bytes`.
     pub keep_chunks: bool,
 }
@@ -168,16 +170,14 @@ impl Batches for Engine {
 impl Shared {
     fn open(&self, id: BatchId, reply: OpenReply) {
         Counters::add(&self.counters.opens, 1);
-        let window = self.order.window_of(id.batch);
-        let batches = self.order.window_batches(id.pass, window);
-        let n_windows = self.order.n_windows(id.pass);
         let mut state = self.state.lock();
+        let place = self.place(id.pass, self.order.window_of(id.batch), state.streams.n_hosts());
         if state.ending {
             drop(state);
             reply(Err(BatchError::ShuttingDown));
             return;
         }
-        let seen = state.streams.opened(id, window, &batches, n_windows);
+        let seen = state.streams.opened(id, &place);
         let now = state.tick();
         let mut waiting = Some(reply);
         let mut ready = None;
@@ -197,17 +197,22 @@ impl Shared {
                 }
             }
             None => {
-                let others = (id.batch + 1..batches.end).chain(batches.start..id.batch);
-                let rest = others.filter(|_| seen.scope == Scope::Window);
-                queued |= state.queue_job(id.pass, window, std::iter::once(id.batch).chain(rest), Urgency::Demand);
+                let others = (id.batch + 1..place.batches.end).chain(place.batches.start..id.batch);
+                let is_wanted = |batch| seen.host.is_none_or(|host| place.is_for(host, batch));
+                let rest = others.filter(|&batch| seen.scope == Scope::Window && is_wanted(batch));
+                let wanted = std::iter::once(id.batch).chain(rest);
+                queued |= state.queue_job(id.pass, place.window, wanted, Urgency::Demand);
                 if let Some(Slot::Loading { waiters, .. }) = state.batches.get_mut(&id) {
                     waiters.extend(waiting.take().map(|reply| Waiter { reply, since: Instant::now() }));
                 }
                 Counters::add(&self.counters.opens_isolated, u64::from(seen.scope == Scope::Batch));
             }
         }
-        if let Some((pass, next)) = seen.next_window {
-            queued |= self.guess(&mut state, pass, next);
+        if let Some((pass, next)) = seen.next_window
+            && self.guess(&mut state, pass, next, seen.host)
+        {
+            queued = true;
+            state.hint = seen.after_next.map(|window| (pass, window));
         }
         drop(state);
         if queued {
@@ -232,21 +237,34 @@ impl Shared {
     }
 
     /// Queues the window that the stream will enter next, if there is room for a good part of it. Returns whether it did.
-    fn guess(&self, state: &mut State, pass: Pass, window: u64) -> bool {
+    fn guess(&self, state: &mut State, pass: Pass, window: u64, host: Option<Host>) -> bool {
         if matches!(pass, Pass::Epoch(epoch) if epoch >= crate::order::MAX_EPOCHS) {
             return false;
         }
-        let batches = self.order.window_batches(pass, window);
-        let absent =
-            batches.clone().filter(|&batch| !state.batches.contains_key(&BatchId { pass, batch })).count() as u64;
+        let place = self.place(pass, window, state.streams.n_hosts());
+        let is_wanted = |batch| host.is_none_or(|host| place.is_for(host, batch));
+        let is_absent = |batch| !state.batches.contains_key(&BatchId { pass, batch });
+        let absent: Vec<u64> = place.batches.clone().filter(|&batch| is_wanted(batch) && is_absent(batch)).collect();
         let loading = state.jobs.iter().any(|job| job.pass == pass && job.window == window);
-        if absent == 0 || loading {
+        if absent.is_empty() || loading {
             return false;
         }
         let free = self.arena.capacity_bytes() - self.arena.used_bytes() + state.consumed_bytes();
-        let least = absent.min(batches.end.saturating_sub(batches.start).div_ceil(8));
+        let eighth = place.batches.end.saturating_sub(place.batches.start).div_ceil(8);
+        let least = eighth.min(absent.len() as u64);
         free >= least.saturating_mul(self.sizes.mean_buffer_bytes())
-            && state.queue_job(pass, window, batches, Urgency::Guess)
+            && state.queue_job(pass, window, absent.into_iter(), Urgency::Guess)
+    }
+
+    /// The window of a pass, as `n_hosts` hosts share it.
+    fn place(&self, pass: Pass, window: u64, n_hosts: u32) -> Place {
+        Place {
+            window,
+            batches: self.order.window_batches(pass, window),
+            n_windows: self.order.n_windows(pass),
+            window_batches: u64::from(self.order.fetch_factor()),
+            alone: self.order.dealt_alone(pass, n_hosts),
+        }
     }
 
     /// Finishes a batch whose last piece arrived, keeps it, and answers who waits for it.

@@ -24,6 +24,7 @@ pub mod counters;
 pub mod decode_only;
 pub mod engine;
 mod errors;
+mod hints;
 pub mod image;
 pub mod kept;
 pub mod plan;

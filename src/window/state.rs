@@ -109,6 +109,8 @@ pub struct State {
     pub read_ahead: Vec<ReadAhead>,
     /// Groups being read ahead now.
     pub reading: usize,
+    /// A window that storage should know of.
+    pub hint: Option<(Pass, u64)>,
     /// Recent opens.
     pub streams: Streams,
     /// Set when the engine ends.
@@ -168,6 +170,7 @@ impl State {
             jobs: Vec::new(),
             read_ahead: Vec::new(),
             reading: 0,
+            hint: None,
             streams,
             ending: false,
             clock: 0,

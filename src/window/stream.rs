@@ -7,6 +7,10 @@
 //!
 //! From the windows that a stream enters follows the one it will enter next: the step between the last two, one at
 //! first, and past the end the same place in the next epoch.
+//!
+//! Where names told that hosts share the epochs, each open also tells its host, and as long as all opens of a pass are of one host,
+//! the pass is read by that host's list: its next window is known exactly, and of the windows at the end, which
+//! hosts deal batch by batch, only the host's batches are assembled.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -36,6 +40,30 @@ pub enum Scope {
     Window,
 }
 
+/// Where an opened batch lies in its pass.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Its window.
+    pub window: u64,
+    /// The batches of that window.
+    pub batches: Range<u64>,
+    /// Windows of the pass.
+    pub n_windows: u64,
+    /// Batches of a full window.
+    pub window_batches: u64,
+    /// Batches of the pass that hosts deal one by one and not by windows, see [`Streams::n_hosts`].
+    pub alone: Range<u64>,
+}
+
+/// The host that reads a pass, where its batches are dealt among several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Host {
+    /// Its number.
+    pub index: u64,
+    /// How many there are.
+    pub n_hosts: u64,
+}
+
 /// What is known after an open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
@@ -43,6 +71,10 @@ pub struct Seen {
     pub scope: Scope,
     /// The window that the stream will enter next, if this open is part of a stream.
     pub next_window: Option<(Pass, u64)>,
+    /// The window after that, if it is in the same pass.
+    pub after_next: Option<u64>,
+    /// Who reads the pass, if it is one host of several.
+    pub host: Option<Host>,
     /// True if with this open the pass was found to be read out of order.
     pub began_jumping: bool,
 }
@@ -68,6 +100,10 @@ struct PassStream {
     knows_step: bool,
     last_open: u64,
     jumping: bool,
+    /// The host of the last open.
+    host: Option<u64>,
+    /// True once opens of several hosts were seen.
+    many_hosts: bool,
 }
 
 impl Streams {
@@ -82,22 +118,36 @@ impl Streams {
         self.n_hosts = u64::from(n_hosts.max(1));
     }
 
-    /// Notes an open of `id`, which lies in `window`, whose batches are `batches`; the pass has `n_windows`.
-    pub fn opened(&mut self, id: BatchId, window: u64, batches: &Range<u64>, n_windows: u64) -> Seen {
+    /// Hosts among which the epochs are dealt, as far as names told; 1 if none did.
+    #[must_use]
+    pub fn n_hosts(&self) -> u32 {
+        u32::try_from(self.n_hosts).unwrap_or(u32::MAX)
+    }
+
+    /// Notes an open of `id`, which lies at `place`.
+    pub fn opened(&mut self, id: BatchId, place: &Place) -> Seen {
         self.clock += 1;
-        let (clock, distance) = (self.clock, self.near);
+        let (clock, distance, n_hosts) = (self.clock, self.near, self.n_hosts);
         // A new epoch is read as the last one was: a host keeps its step.
         let last = self.passes.values().filter(|p| p.knows_step).max_by_key(|p| p.last_open);
-        let step = last.map_or(self.n_hosts, |p| p.window_step);
-        let pass = self.passes.entry(id.pass).or_insert_with(|| PassStream::new(step));
+        let step = last.map_or(n_hosts, |p| p.window_step);
+        let many_hosts = self.passes.values().max_by_key(|p| p.last_open).is_some_and(|p| p.many_hosts);
+        let pass = self.passes.entry(id.pass).or_insert_with(|| PassStream { many_hosts, ..PassStream::new(step) });
         pass.last_open = clock;
+        let host = pass.note_host(place.host_of(id.batch, n_hosts)).filter(|_| n_hosts > 1);
+        let host = host.map(|index| Host { index, n_hosts });
         let near = pass.note(id.batch, distance);
         let was_jumping = pass.jumping;
         pass.jumping = pass.is_jumping();
-        let first = id.batch == batches.start;
+        let first = place.batches.clone().find(|&batch| host.is_none_or(|host| place.is_for(host, batch)));
+        let first = first == Some(id.batch);
         let scope = if (first || near) && !pass.jumping { Scope::Window } else { Scope::Batch };
-        let next_window = (scope == Scope::Window).then(|| pass.next_window(id.pass, window, n_windows)).flatten();
-        Seen { scope, next_window, began_jumping: pass.jumping && !was_jumping }
+        let next_window = (scope == Scope::Window).then(|| pass.next_window(id.pass, place, host)).flatten();
+        let after_next = next_window.filter(|&(next, _)| next == id.pass).and_then(|(_, window)| match host {
+            Some(host) => Place { window, ..place.clone() }.window_after(host),
+            None => Some(window + pass.window_step).filter(|&window| window < place.n_windows),
+        });
+        Seen { scope, next_window, after_next, host, began_jumping: pass.jumping && !was_jumping }
     }
 
     /// True if the readers of `pass` seem to have gone: others opened many batches since.
@@ -113,6 +163,30 @@ impl Streams {
     }
 }
 
+impl Place {
+    /// The host of `n_hosts` that `batch` of this pass belongs to.
+    fn host_of(&self, batch: u64, n_hosts: u64) -> u64 {
+        batch.checked_sub(self.alone.start).unwrap_or(self.window) % n_hosts
+    }
+
+    /// True if `batch` of this window is assembled for `host`: whole windows are, of the others only the host's batches.
+    #[must_use]
+    pub fn is_for(&self, host: Host, batch: u64) -> bool {
+        batch < self.alone.end && self.host_of(batch, host.n_hosts) == host.index
+    }
+
+    /// The window that follows in `host`'s list of the pass; `None` at its end.
+    fn window_after(&self, host: Host) -> Option<u64> {
+        let first_alone = self.alone.start / self.window_batches;
+        let next = match self.window + host.n_hosts {
+            _ if self.window >= first_alone => self.window + 1,
+            by_window if by_window < first_alone => by_window,
+            _ => first_alone,
+        };
+        (next * self.window_batches < self.alone.end).then_some(next)
+    }
+}
+
 impl PassStream {
     fn new(window_step: u64) -> Self {
         Self {
@@ -124,7 +198,15 @@ impl PassStream {
             knows_step: false,
             last_open: 0,
             jumping: false,
+            host: None,
+            many_hosts: false,
         }
+    }
+
+    /// Notes the host of an open. Returns it as long as there was no other.
+    fn note_host(&mut self, host: u64) -> Option<u64> {
+        self.many_hosts |= self.host.replace(host).is_some_and(|before| before != host);
+        (!self.many_hosts).then_some(host)
     }
 
     /// Notes an open; true if it is near a recent one, or the last step repeated.
@@ -149,7 +231,16 @@ impl PassStream {
         far >= 4 && far * 2 > self.judged.len()
     }
 
-    fn next_window(&mut self, pass: Pass, window: u64, n_windows: u64) -> Option<(Pass, u64)> {
+    fn next_window(&mut self, pass: Pass, place: &Place, host: Option<Host>) -> Option<(Pass, u64)> {
+        let window = place.window;
+        if let Some(host) = host {
+            let first_window = if place.alone.start == 0 { 0 } else { host.index };
+            return match (place.window_after(host), pass) {
+                (Some(next), _) => Some((pass, next)),
+                (None, Pass::Epoch(epoch)) => Some((Pass::Epoch(epoch + 1), first_window)),
+                (None, Pass::InOrder) => None,
+            };
+        }
         match self.window {
             // A step forward shows the stride; falling back to a window just left does not.
             Some(before) if window > before => {
@@ -162,7 +253,7 @@ impl PassStream {
         }
         let current = self.window.unwrap_or(window);
         let next = current + self.window_step;
-        if next < n_windows {
+        if next < place.n_windows {
             return Some((pass, next));
         }
         match pass {
@@ -190,7 +281,11 @@ mod tests {
             .map(|batch| {
                 let window = batch / 64;
                 let id = BatchId { pass: Pass::Epoch(0), batch };
-                streams.opened(id, window, &(window * 64..window * 64 + 64), 10)
+                // Ten windows, of which hosts deal the last ones batch by batch if they are not dealt out evenly.
+                let n_hosts = streams.n_hosts;
+                let alone = 10 / n_hosts * n_hosts * 64..640 / n_hosts * n_hosts;
+                let batches = window * 64..window * 64 + 64;
+                streams.opened(id, &Place { window, batches, n_windows: 10, window_batches: 64, alone })
             })
             .collect()
     }
@@ -200,6 +295,7 @@ mod tests {
         let seen = run(&mut Streams::new(None), 0..640);
         assert!(seen.iter().all(|s| s.scope == Scope::Window));
         assert_eq!(seen[0].next_window, Some((Pass::Epoch(0), 1)));
+        assert_eq!((seen[0].after_next, seen[500].after_next, seen[550].after_next), (Some(2), Some(9), None));
         assert_eq!(seen[639].next_window, Some((Pass::Epoch(1), 0)));
     }
 
@@ -254,12 +350,34 @@ mod tests {
     }
 
     #[test]
+    fn a_hosts_list_is_followed_to_its_end() {
+        // Windows 0-8 are dealt whole to three hosts, window 9 batch by batch: 640 - 576 = 64 batches.
+        let mut streams = Streams::new(None);
+        streams.expect_hosts(3);
+        let seen = run(&mut streams, (128..192).chain(320..384).chain(512..576).chain((578..640).step_by(3)));
+        let host = Some(Host { index: 2, n_hosts: 3 });
+        assert!(seen.iter().all(|s| s.scope == Scope::Window && s.host == host));
+        let next: Vec<_> = [0, 64, 128, 192].iter().map(|&i| seen[i].next_window.unwrap()).collect();
+        let epoch = Pass::Epoch;
+        assert_eq!(next, [(epoch(0), 5), (epoch(0), 8), (epoch(0), 9), (epoch(1), 2)]);
+    }
+
+    #[test]
+    fn hosts_that_read_side_by_side_are_one_stream() {
+        let mut streams = Streams::new(None);
+        streams.expect_hosts(2);
+        let seen = run(&mut streams, (0..64).flat_map(|i| [i, 64 + i]));
+        assert!(seen[1..].iter().all(|s| s.host.is_none()));
+    }
+
+    #[test]
     fn an_epoch_left_behind_is_abandoned() {
         let mut streams = Streams::new(None);
         run(&mut streams, 0..3);
         for batch in 0..=ABANDONED_OPENS {
             assert!(!streams.is_abandoned(Pass::Epoch(0)));
-            streams.opened(BatchId { pass: Pass::Epoch(5), batch }, 0, &(0..1000), 1);
+            let place = Place { window: 0, batches: 0..1000, n_windows: 1, window_batches: 1000, alone: 1000..1000 };
+            streams.opened(BatchId { pass: Pass::Epoch(5), batch }, &place);
         }
         assert!(streams.is_abandoned(Pass::Epoch(0)));
         assert!(!streams.is_abandoned(Pass::Epoch(5)));

@@ -3,16 +3,18 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::*;
 use crate::batch::safetensors::Safetensors;
 use crate::batch::{BatchSpec, Encoder};
 use crate::codec::Scratch;
 use crate::dtype::{DType, Stored};
-use crate::order::{Blocks, Order, OrderConfig, SourceRows, Tail};
+use crate::order::{Blocks, Order, OrderConfig, RankPolicy, Share, SourceRows, Tail};
 use crate::store::{
     Element, ElementKind, Extent, Part, PartId, PartRole, Piece, RowLengths, Schema, SourceBorders, SourceInfo, Store,
     Strings,
@@ -33,6 +35,10 @@ struct FakeStore {
     stale: AtomicBool,
     delay: Duration,
     panic_on_read: AtomicBool,
+    /// Reads under way, and the most there ever were at one time.
+    reading: [AtomicU32; 2],
+    /// What was named to the kernel: file, first byte, bytes.
+    hinted: Mutex<Vec<(u32, u64, u64)>>,
     files: [OnceLock<Vec<u8>>; 2],
 }
 
@@ -75,6 +81,8 @@ impl FakeStore {
             stale: false.into(),
             delay: Duration::ZERO,
             panic_on_read: false.into(),
+            reading: [0.into(), 0.into()],
+            hinted: Mutex::default(),
             files: [OnceLock::new(), OnceLock::new()],
         }
     }
@@ -166,7 +174,10 @@ impl Store for FakeStore {
     }
     fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
         assert!(!self.panic_on_read.load(Ordering::Relaxed), "a defect");
+        let under_way = self.reading[0].fetch_add(1, Ordering::Relaxed) + 1;
+        self.reading[1].fetch_max(under_way, Ordering::Relaxed);
         std::thread::sleep(self.delay);
+        self.reading[0].fetch_sub(1, Ordering::Relaxed);
         let bad = self.bad_byte.load(Ordering::Relaxed);
         if file == 0 && bad >= offset as i64 && bad < offset as i64 + buf.len() as i64 {
             return Err(ReadError::Io { file: "fake".into(), offset, len: buf.len(), reason: "injected".into() });
@@ -174,6 +185,9 @@ impl Store for FakeStore {
         let from = offset as usize;
         buf.copy_from_slice(&self.files[file as usize].get_or_init(|| self.file_bytes(file))[from..from + buf.len()]);
         Ok(())
+    }
+    fn will_need(&self, file: u32, offset: u64, len: u64) {
+        self.hinted.lock().push((file, offset, len));
     }
     fn check_unchanged(&self, _: u32) -> Result<(), ReadError> {
         if self.stale.load(Ordering::Relaxed) { Err(ReadError::Stale { file: "fake".into() }) } else { Ok(()) }
@@ -219,6 +233,7 @@ fn rig_keeping(store: FakeStore, image_bytes: u64, threads: usize, timeout: Dura
         timeout,
         world_size: None,
         populate_bytes: image_bytes,
+        populate_within: Duration::ZERO,
         keep_chunks,
     };
     let engine =
@@ -324,6 +339,27 @@ fn the_next_window_and_the_next_epoch_are_there_before_they_are_opened() {
 }
 
 #[test]
+fn a_host_assembles_its_own_share_only() {
+    let rig = rig(FakeStore::new(500, 64, true), 1 << 20, 2);
+    rig.engine.expect_hosts(3);
+    // 62 full batches: three windows of six for each host, and from batch 54 on every third one.
+    let share = Share::new(Some((2, 3)), None).unwrap();
+    let list: Vec<u64> = (0..rig.order.share_len(EPOCH, share, RankPolicy::Drop))
+        .map(|i| rig.order.share_batch(EPOCH, share, RankPolicy::Drop, i))
+        .collect();
+    assert_eq!(list[17..], [53, 56, 59]);
+    for (i, &batch) in list.iter().enumerate() {
+        rig.engine.open_blocking(id(EPOCH, batch)).unwrap();
+        rig.engine.wait_idle();
+        assert_eq!(rig.engine.counters().opens_ready, i as u64, "only the very first waited");
+    }
+    // Its list, and the window that its next epoch begins with.
+    assert_eq!(rig.engine.counters().batches, 20 + 6);
+    rig.engine.open_blocking(id(Pass::Epoch(1), 12)).unwrap();
+    assert_eq!(rig.engine.counters().opens_ready, 20);
+}
+
+#[test]
 fn one_bad_chunk_fails_the_batches_that_need_it_and_no_other() {
     let store = FakeStore::new(500, 64, true);
     store.bad_byte.store(64 * 4 * 5 + 8, Ordering::Relaxed);
@@ -384,6 +420,8 @@ fn a_panic_costs_its_batches_and_not_the_engine() {
     rig.store.panic_on_read.store(true, Ordering::Relaxed);
     let error = rig.engine.open_blocking(id(EPOCH, 0)).err().unwrap();
     assert!(matches!(error, BatchError::Internal { .. }), "{error}");
+    // What was assembled ahead fails as well.
+    rig.engine.wait_idle();
     rig.store.panic_on_read.store(false, Ordering::Relaxed);
     read_epoch(&rig, EPOCH);
 }
@@ -465,6 +503,27 @@ fn slow_reads_are_done_ahead_and_several_at_a_time() {
     store.delay = Duration::from_millis(4);
     let rig = rig(store, 1 << 20, 1);
     read_epoch(&rig, EPOCH);
+    // One worker and two I/O threads.
+    assert!(rig.store.reading[1].load(Ordering::Relaxed) > 1, "reads were under way at one time");
+    assert!(rig.engine.counters().hints > 0);
+    // The last hint is of the last window: it names every byte that its rows need.
+    let hinted = std::mem::take(&mut *rig.store.hinted.lock());
+    for row in rig.order.window_rows(EPOCH, rig.order.n_windows(EPOCH) - 1) {
+        for (part, at) in
+            [0, 1].into_iter().flat_map(|part| rig.store.rows.range(row as usize).map(move |at| (part, at)))
+        {
+            let is_named =
+                |&(file, offset, len): &(u32, u64, u64)| file == part && (offset..offset + len).contains(&(at * 4));
+            assert!(hinted.iter().any(is_named), "row {row}, value {at} of part {part}");
+        }
+    }
+}
+
+#[test]
+fn fast_reads_are_not_hinted() {
+    let rig = rig(FakeStore::new(500, 64, false), 1 << 20, 1);
+    read_epoch(&rig, EPOCH);
+    assert_eq!((rig.engine.counters().hints, rig.store.hinted.lock().len()), (0, 0));
 }
 
 #[test]

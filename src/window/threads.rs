@@ -43,9 +43,16 @@ impl Threads {
         }
         threads.spawn("ticker".into(), |shared| tick(&shared))?;
         let populate = shared.config.populate_bytes;
+        // Before the first open, with all threads, as far as the caller waits for it; the rest beside readers.
+        let until = Instant::now() + shared.config.populate_within;
+        std::thread::scope(|scope| {
+            for _ in 0..shared.config.threads.max(1) {
+                scope.spawn(|| shared.arena.populate(populate, Some(until)));
+            }
+        });
         threads.spawn("populate".into(), move |shared| {
             run_only_when_idle();
-            shared.arena.populate(populate);
+            shared.arena.populate(populate, None);
         })?;
         Ok(threads)
     }
@@ -114,6 +121,12 @@ fn read_ahead(shared: &Arc<Shared>) {
             loop {
                 if state.ending {
                     return;
+                }
+                if shared.wake.reads_are_slow()
+                    && let Some((pass, window)) = state.hint.take()
+                {
+                    parking_lot::MutexGuard::unlocked(&mut state, || shared.hint(pass, window));
+                    continue;
                 }
                 let room = state.reading + state.read_ahead.len() < shared.config.io_depth;
                 if shared.wake.reads_are_slow()
@@ -255,6 +268,14 @@ impl Shared {
             }
         }
         Counters::lap(&self.counters.plan_ns, start);
+    }
+
+    /// Tells storage which bytes a window needs.
+    fn hint(&self, pass: crate::order::Pass, window: u64) {
+        let mut rows = self.order.window_rows(pass, window);
+        rows.sort_unstable();
+        super::hints::will_need(&*self.store, &rows);
+        Counters::add(&self.counters.hints, 1);
     }
 
     fn about_job(&self, id: JobId) -> Option<(crate::order::Pass, u64, Vec<u64>, Urgency)> {

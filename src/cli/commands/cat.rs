@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-use super::{Frame, TIMEOUT, no_such_path, options_of, sources_of, tree_of, tree_path};
+use super::{no_such_path, options_of, own_tree_of, sources_of, tree_path};
 use crate::cli::args::CatArgs;
 use crate::cli::dataset::Dataset;
 
@@ -13,7 +13,7 @@ const STEP: u32 = 4 << 20;
 pub fn run(args: CatArgs) -> anyhow::Result<()> {
     let (dataset_args, options) = options_of(args.dataset)?;
     let dataset = Dataset::open(&sources_of(&args.sources, &dataset_args)?, options)?;
-    let tree = tree_of(&dataset, &dataset_args, Frame::default(), TIMEOUT)?;
+    let tree = own_tree_of(&dataset, &dataset_args)?;
     let default = format!("epoch-00000/batch-0000000.{}", dataset.encoder.extension());
     let path = args.path.as_deref().map_or(default.as_str(), tree_path);
     let ino = tree.resolve(path).ok_or_else(|| no_such_path(path, &dataset))?;

@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::{Frame, TIMEOUT, no_such_path, options_of, sources_of, tree_of, tree_path};
+use super::{no_such_path, options_of, own_tree_of, sources_of, tree_path};
 use crate::cli::args::ExportArgs;
 use crate::cli::dataset::Dataset;
 use crate::cli::describe::dataset_json;
@@ -30,7 +30,7 @@ const IDENTITY: &str = ".shufflefs-export.json";
 pub fn run(args: ExportArgs) -> anyhow::Result<()> {
     let (dataset_args, options) = options_of(args.dataset)?;
     let dataset = Dataset::open(&sources_of(&args.sources, &dataset_args)?, options)?;
-    let tree = tree_of(&dataset, &dataset_args, Frame::default(), TIMEOUT)?;
+    let tree = own_tree_of(&dataset, &dataset_args)?;
     let path = args.path.as_deref().map_or("", tree_path);
     let start = tree.resolve(path).ok_or_else(|| no_such_path(path, &dataset))?;
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;

@@ -114,7 +114,8 @@ fn describe_reading(reading: &Result<Reading, String>) -> String {
     match reading {
         Err(why) => format!("  reading: {why}\n"),
         Ok(r) => {
-            let cost = r.decoded_per_needed.map_or("nothing is compressed".to_owned(), |a| format!("decoded/needed {a:.2}"));
+            let cost =
+                r.decoded_per_needed.map_or("nothing is compressed".to_owned(), |a| format!("decoded/needed {a:.2}"));
             let slow = r.remedy.as_ref().map_or(String::new(), |remedy| format!("\n  slow: {remedy}"));
             format!(
                 "  reading {}: blocks of {:.1} rows, {} per row in windows of {} rows, {cost}{slow}\n",
@@ -171,6 +172,10 @@ fn matrix_line(m: &CatalogMatrix) -> String {
     } else {
         let chunk: Vec<String> = m.chunk.iter().map(u64::to_string).collect();
         let _ = write!(line, ", chunks of {}", chunk.join(" x "));
+    }
+    if !m.shard.is_empty() {
+        let shard: Vec<String> = m.shard.iter().map(u64::to_string).collect();
+        let _ = write!(line, " in shards of {}", shard.join(" x "));
     }
     if let Some(rows) = m.rows_per_chunk {
         let _ = write!(line, " ({rows:.1} rows)");

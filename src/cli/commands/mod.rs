@@ -22,6 +22,7 @@ use super::options::{Options, UsageError};
 use super::sources::Sources;
 use super::{readme, with_config};
 use crate::view::{DEFAULT_MAX_OPEN, LogText, Statics, Tree, TreeConfig};
+use crate::window::Engine;
 
 /// How long `cat` and `export` wait for a batch without any progress.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -67,9 +68,13 @@ fn options_of(args: DatasetArgs) -> anyhow::Result<(DatasetArgs, Options)> {
     Ok((args, options))
 }
 
-/// The tree over a dataset, with a new engine.
-fn tree_of(dataset: &Dataset, args: &DatasetArgs, frame: Frame, timeout: Duration) -> anyhow::Result<Tree> {
-    let engine = dataset.engine(timeout)?;
+/// The tree over a dataset for this process alone.
+fn own_tree_of(dataset: &Dataset, args: &DatasetArgs) -> anyhow::Result<Tree> {
+    tree_of(dataset, args, Frame::default(), dataset.engine(TIMEOUT, Duration::ZERO)?)
+}
+
+/// The tree over a dataset, with an engine of [`Dataset::engine`].
+fn tree_of(dataset: &Dataset, args: &DatasetArgs, frame: Frame, engine: Engine) -> anyhow::Result<Tree> {
     let config = TreeConfig {
         order: Arc::clone(&dataset.order),
         batches: Arc::new(engine),

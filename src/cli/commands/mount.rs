@@ -15,6 +15,10 @@ use crate::cli::sources::{Sources, is_zarr};
 use crate::cli::{readme, text};
 use crate::mount::{self, Built, IoMode, Log, LogConfig, MountConfig};
 
+/// How long a mount may take to make the pages of the first windows ready. A virtual machine that never used them needs seconds
+/// for a gigabyte, and readers would wait for that instead; elsewhere it is over in a fraction of this.
+const POPULATE_TIME: Duration = Duration::from_secs(1);
+
 /// Mounts a dataset and returns when the mount answers, or, in the foreground, when it has ended.
 pub fn run(args: MountArgs) -> anyhow::Result<()> {
     let (dataset_args, options) = options_of(args.dataset.clone())?;
@@ -44,7 +48,8 @@ pub fn run(args: MountArgs) -> anyhow::Result<()> {
             if io == IoMode::Passthrough {
                 dataset.resources.share_with_files();
             }
-            let tree = tree_of(&dataset, &dataset_args, frame, timeout)?;
+            let engine = dataset.engine(timeout, POPULATE_TIME)?;
+            let tree = tree_of(&dataset, &dataset_args, frame, engine)?;
             let backing_bytes = dataset.resources.backing_bytes;
             let summary = Box::new(move |io: &str| mount_summary(&dataset, &mount_point, io));
             Ok(Built { tree, summary, backing_bytes })

@@ -124,8 +124,7 @@ pub fn open(
     let path = node.path().to_owned();
     match kind {
         MatrixKind::Csr => {
-            check_shape(node, shape, expected)?;
-            let layout = open_sparse(node, shape)?;
+            let layout = open_csr(node, expected, shape)?;
             Ok(OpenedElement { name, n_cols: shape[1], gene_axis, layout, path })
         }
         MatrixKind::Dense => {
@@ -169,6 +168,15 @@ fn check_shape(node: &dyn Node, shape: [u64; 2], expected: Expected<'_>) -> Resu
         _ if i32::try_from(m).is_err() => Err(node.refused(&format!("has {m} columns"), "leave it out")),
         _ => Ok(()),
     }
+}
+
+/// Opens the arrays of a matrix that is known to be stored by rows.
+///
+/// # Errors
+/// [`OpenError`] if its shape is not as expected, or it is damaged.
+pub fn open_csr(node: &dyn Node, expected: Expected<'_>, shape: [u64; 2]) -> Result<OpenedLayout, OpenError> {
+    check_shape(node, shape, expected)?;
+    open_sparse(node, shape)
 }
 
 fn open_sparse(node: &dyn Node, [n_rows, n_cols]: [u64; 2]) -> Result<OpenedLayout, OpenError> {

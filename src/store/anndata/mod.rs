@@ -17,7 +17,10 @@ mod raw_array;
 mod root;
 mod select;
 pub mod store;
+mod tenx;
+mod texts;
 mod values;
+mod zarr;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -148,6 +151,15 @@ impl OpenedLayout {
             Self::Sparse { data: values, .. } | Self::Dense { values } => values.stored.dtype,
         }
     }
+
+    /// Its arrays.
+    pub fn maps_mut(&mut self) -> impl Iterator<Item = &mut ChunkMap> {
+        let [first, second] = match self {
+            Self::Sparse { data, indices, .. } => [Some(data), Some(indices)],
+            Self::Dense { values } => [Some(values), None],
+        };
+        first.into_iter().chain(second)
+    }
 }
 
 /// What a container holds, for `inspect` and for messages.
@@ -182,6 +194,9 @@ pub struct CatalogMatrix {
     pub n_values: u64,
     /// Chunk extent of the values, in elements; empty if contiguous or compact.
     pub chunk: Vec<u64>,
+    /// Extent of a shard of zarr, in elements; empty where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shard: Vec<u64>,
     /// Filters in encode order, such as `shuffle`, `gzip(4)`.
     pub filters: Vec<String>,
     /// Bytes on disk of all its arrays.

@@ -82,6 +82,13 @@ pub enum TextType {
         /// True if filled up with spaces.
         space_padded: bool,
     },
+    /// In place, `len` code points of four bytes each, filled up with zeros.
+    Utf32 {
+        /// Code points of an element.
+        len: usize,
+        /// Their byte order.
+        big_endian: bool,
+    },
     /// Elsewhere, as the container does it.
     Variable,
 }
@@ -143,6 +150,8 @@ impl ArrayInfo {
 pub struct StorageInfo {
     /// Chunk extent in elements; empty if contiguous or compact.
     pub chunk: Vec<u64>,
+    /// Extent of a shard in elements; empty if chunks do not lie in shards.
+    pub shard: Vec<u64>,
     /// Filters in encode order.
     pub filters: Vec<String>,
     /// Bytes on disk.

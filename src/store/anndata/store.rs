@@ -262,6 +262,10 @@ impl Store for AnnDataStore {
         self.files.read_at(file, offset, buf)
     }
 
+    fn will_need(&self, file: u32, offset: u64, len: u64) {
+        self.files.will_need(file, offset, len);
+    }
+
     fn check_unchanged(&self, file: u32) -> Result<(), ReadError> {
         self.files.check_unchanged(file)
     }

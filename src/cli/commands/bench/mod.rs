@@ -31,6 +31,7 @@ use crate::cli::dataset::Dataset;
 use crate::cli::options::UsageError;
 use crate::num::to_usize;
 use crate::order::Pass;
+use crate::store::fault::{Fault, FaultyStore};
 use crate::window::arena::Arena;
 use crate::window::decode_only::decode_windows;
 use crate::window::engine::pass_name;
@@ -71,6 +72,7 @@ struct Bench<'a> {
     epochs: u32,
     max_rows: u64,
     max_time: Duration,
+    read_delay: Duration,
     /// Set by the first SIGINT or SIGTERM: a private mount must be taken away before the end.
     interrupted: Arc<AtomicBool>,
 }
@@ -100,7 +102,8 @@ impl<'a> Bench<'a> {
             signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
         }
         let max_rows = args.rows.unwrap_or(u64::MAX);
-        Ok(Self { dataset, epochs: args.epochs, max_rows, max_time, interrupted })
+        let read_delay = Duration::from_millis(args.read_delay);
+        Ok(Self { dataset, epochs: args.epochs, max_rows, max_time, read_delay, interrupted })
     }
 
     /// All windows of the epochs, in order.
@@ -167,7 +170,12 @@ impl<'a> Bench<'a> {
     fn engine(&self, open_s: f64, reference: &Reference) -> anyhow::Result<Measured> {
         usage::reset_peak_memory();
         let start = Instant::now();
-        let engine = self.dataset.engine(TIMEOUT)?;
+        let store = Arc::clone(&self.dataset.store);
+        let store = match self.read_delay {
+            Duration::ZERO => store,
+            delay => Arc::new(FaultyStore::new(store, 0..u64::MAX, Fault::Delay(delay))),
+        };
+        let engine = self.dataset.engine_over(store, TIMEOUT, Duration::ZERO)?;
         let open_s = open_s + start.elapsed().as_secs_f64();
         let reading = self.read("engine", |id| Ok(sum_words(engine.open_blocking(id)?.bytes())), || Ok(0.0))?;
         let counters = settled(|| Ok(engine.status_json()))?;
@@ -270,7 +278,7 @@ fn sum_words(bytes: &[u8]) -> u64 {
 /// Takes as much memory as images may take and gives it back. On a virtual machine, pages that nobody used before cost their first
 /// user several times what they cost the next one; without this, the first measurement that makes images would pay for all others.
 fn use_memory_once(len_bytes: u64) -> anyhow::Result<()> {
-    Arena::new(len_bytes)?.populate(len_bytes);
+    Arena::new(len_bytes)?.populate(len_bytes, None);
     Ok(())
 }
 
