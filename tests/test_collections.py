@@ -470,3 +470,111 @@ def test_many_small_files_with_few_descriptors(tmp_path):
     assert sorted(rows) == list(range(3000))
     p = shufflefs("plan", tmp_path / "many")
     assert p.returncode == 0 and "1,000 h5ad, csr" in p.stdout and len(p.stdout) < 3000
+
+
+# ------------------------------------------------------------------------------------------------------ mixed containers
+def tenx(path: Path, a: ad.AnnData) -> Path:
+    """A 10x v3 file: genes x cells by columns."""
+    import h5py
+    csc = sp.csc_matrix(a.X.T)
+    with h5py.File(path, "w") as f:
+        m = f.create_group("matrix")
+        m["data"], m["indices"], m["indptr"] = csc.data.astype("i4"), csc.indices.astype("i8"), csc.indptr.astype("i8")
+        m["shape"] = np.array(csc.shape, "i4")
+        m["barcodes"] = np.array(a.obs_names.tolist(), "S")
+        features = m.create_group("features")
+        features["id"] = np.array([f"ENS{g}" for g in a.var_names], "S")
+        features["name"] = np.array(a.var_names.tolist(), "S")
+        features["feature_type"] = np.array(["Gene Expression"] * a.n_vars, "S")
+        features["genome"] = np.array(["G"] * a.n_vars, "S")
+    return path
+
+
+def sharded_zarr(path: Path, a: ad.AnnData) -> Path:
+    """Zarr v3 with shards, as anndata writes it when told to."""
+    import zarr
+    g = zarr.open_group(path, mode="w", zarr_format=3)
+
+    def callback(store, key, element, dataset_kwargs, **kwargs):
+        extra = dict(dataset_kwargs)
+        if key.endswith(("X/data", "X/indices")) or key in ("/X", "X"):
+            pass
+        return kwargs["iospec"], extra, None
+    with ad.settings.override(zarr_write_format=3):
+        a.write_zarr(path)
+    g = zarr.open_group(path, mode="a")
+    for member in ("data", "indices"):
+        values = g[f"X/{member}"][:]
+        attrs = dict(g[f"X/{member}"].attrs)
+        del g[f"X/{member}"]
+        array = g["X"].create_array(member, shape=values.shape, dtype=values.dtype, chunks=(64,), shards=(256,))
+        array[:] = values
+        array.attrs.update(attrs)
+    zarr.consolidate_metadata(path)
+    return path
+
+
+@pytest.mark.parametrize("join", ["inner", "outer"])
+def test_a_mixed_collection_equals_concat(data, tmp_path, join):
+    """Two h5ad with different genes, a sharded zarr, a 10x file."""
+    first, second = (ad.read_h5ad(data / p) for p in PAIR)
+    rng = np.random.default_rng(8)
+    third = first[rng.permutation(200)[:70], rng.permutation(1000)[:800]].copy()
+    third.obs_names = [f"z-{n}" for n in third.obs_names]
+    fourth = second[:60, rng.permutation(1000)[:700]].copy()
+    fourth.obs_names = [f"t-{n}" for n in fourth.obs_names]
+    fourth.obs = fourth.obs[[]]
+    paths = [data / PAIR[0], data / PAIR[1], sharded_zarr(tmp_path / "z.zarr", third), tenx(tmp_path / "t.h5", fourth)]
+    p = shufflefs("inspect", "--json", *paths[2:])
+    assert p.returncode == 0, p.stderr
+    by_id = "ENS" in p.stdout
+    expected = ad.concat([first, second, third, fourth], join=join)
+    expected.obs = ad.concat([first, second, third, fourth], join="outer").obs
+    options = ["--join", join, "--batch-size", 64]
+    if by_id:
+        pytest.fail("genes of 10x files are joined by name")
+    batches, dataset, genes = read_all(export(tmp_path, *paths, options=options))
+    check_equal(batches, genes, expected, ["lib", "cell_type", "score"])
+    with Mount(*paths, options=options) as mnt:
+        x = to_dense(expected.X)
+        for batch in Pass(mnt / "epoch-00000", load_dataset(mnt)):
+            np.testing.assert_array_equal(dense([batch]), x[batch.rows])
+
+
+def test_a_collection_of_annbatch_is_its_datasets(tmp_path):
+    """The marker, `dataset_N` in numeric order, and rows that are known to be shuffled."""
+    import zarr
+    root = zarr.open_group(tmp_path / "c.zarr", mode="w", zarr_format=3)
+    root.attrs.update({"encoding-type": "annbatch-preshuffled", "encoding-version": "0.1.0"})
+    parts = []
+    for i in (0, 1, 2, 10):
+        path = make(tmp_path / f"p{i}.h5ad", 40, GENES, seed=i, kind=pd.Categorical(["a", "b"] * 20))
+        with ad.settings.override(zarr_write_format=3):
+            ad.read_h5ad(path).write_zarr(tmp_path / f"c.zarr/dataset_{i}")
+        parts.append(path)
+    batches, dataset, genes = read_all(export(tmp_path, tmp_path / "c.zarr", options=["--batch-size", 16]))
+    check_equal(batches, genes, concat(parts), ["kind"])
+    assert [s["path"].rsplit("::", 1)[1] for s in dataset["sources"]] == [f"dataset_{i}" for i in (0, 1, 2, 10)]
+    plain = read_all(export(tmp_path, *parts, options=["--batch-size", 16]))[1]
+    assert dataset["order"]["fetch_factor"] <= plain["order"]["fetch_factor"]
+
+
+def test_many_small_zarr_stores(tmp_path):
+    """A thousand zarr stores, opened with 256 descriptors."""
+    template = make(tmp_path / "t.zarr", 3, GENES[:8], kind=pd.Categorical(["a", "b", "a"]))
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for i in range(1000):
+        shutil.copytree(template, folder / f"s{i}.zarr")
+    x = to_dense(ad.read_zarr(template).X)
+    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    p = subprocess.run(
+        [str(BINARY), "export", folder, "--out", str(tmp_path / "out"), "--path", "epoch-00000"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=mounting.COMMAND_TIMEOUT_S, env=ENV, preexec_fn=limit)
+    assert p.returncode == 0, p.stderr
+    rows = []
+    for path in sorted((tmp_path / "out").rglob("batch-*")):
+        batch = Batch(path.read_bytes(), {})
+        np.testing.assert_array_equal(dense([batch]), x[batch.rows % 3])
+        rows += batch.rows.tolist()
+    assert sorted(rows) == list(range(3000))
