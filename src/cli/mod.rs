@@ -1,6 +1,6 @@
 //! What was typed, made into a validated configuration, and run.
 //!
-//! [`args`] is what can be typed; [`options`] what is meant; [`dataset`] opens everything and refuses what can be refused; [`commands`]
+//! [`args`] is what can be typed; [`options`] what is meant; [`sources`] which files; [`dataset`] opens everything and refuses what can be refused; [`commands`]
 //! has one function per subcommand. Errors end here: one line on stderr that names the file, the element, the reason
 //! and the way out, and an exit code.
 
@@ -11,6 +11,7 @@ mod describe;
 mod memory;
 pub mod options;
 mod readme;
+pub mod sources;
 pub mod text;
 
 use std::process::ExitCode;
@@ -79,10 +80,14 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn with_config(args: DatasetArgs) -> anyhow::Result<DatasetArgs> {
     let Some(path) = &args.config else { return Ok(args) };
     let text = std::fs::read_to_string(path).map_err(|e| anyhow::anyhow!("--config {}: {e}", path.display()))?;
-    let file: DatasetArgs = toml::from_str(&text).map_err(|e| UsageError {
+    let mut file: DatasetArgs = toml::from_str(&text).map_err(|e| UsageError {
         option: format!("--config {}: line {}", path.display(), line_of(&text, e.span())),
         reason: e.message().lines().next().unwrap_or("not TOML").to_owned(),
     })?;
+    // A file may be read from anywhere: its sources lie where it says, seen from its own folder.
+    let folder = std::path::absolute(path)?;
+    let folder = folder.parent().unwrap_or(&folder);
+    file.sources.iter_mut().for_each(|source| *source = folder.join(&*source));
     Ok(args.or(file))
 }
 

@@ -11,7 +11,7 @@ use super::{OpenedElement, OpenedLayout, values};
 use crate::codec::Pipeline;
 use crate::dtype::{DType, Stored};
 use crate::num::{to_u64, to_usize};
-use crate::store::chunk_map::{ChunkMap, Storage};
+use crate::store::chunk_map::{ChunkFiles, ChunkMap, Storage};
 use crate::store::error::OpenError;
 use crate::store::rows::RowLengths;
 
@@ -124,8 +124,7 @@ pub fn open(
     let path = node.path().to_owned();
     match kind {
         MatrixKind::Csr => {
-            check_shape(node, shape, expected)?;
-            let layout = open_sparse(node, shape)?;
+            let layout = open_csr(node, expected, shape)?;
             Ok(OpenedElement { name, n_cols: shape[1], gene_axis, layout, path })
         }
         MatrixKind::Dense => {
@@ -169,6 +168,15 @@ fn check_shape(node: &dyn Node, shape: [u64; 2], expected: Expected<'_>) -> Resu
         _ if i32::try_from(m).is_err() => Err(node.refused(&format!("has {m} columns"), "leave it out")),
         _ => Ok(()),
     }
+}
+
+/// Opens the arrays of a matrix that is known to be stored by rows.
+///
+/// # Errors
+/// [`OpenError`] if its shape is not as expected, or it is damaged.
+pub fn open_csr(node: &dyn Node, expected: Expected<'_>, shape: [u64; 2]) -> Result<OpenedLayout, OpenError> {
+    check_shape(node, shape, expected)?;
+    open_sparse(node, shape)
 }
 
 fn open_sparse(node: &dyn Node, [n_rows, n_cols]: [u64; 2]) -> Result<OpenedLayout, OpenError> {
@@ -296,7 +304,15 @@ fn slow_chunks(path: &str, raw: &RawArray) -> Option<String> {
 fn resident(dims: [u64; 2], elem_size: usize, bytes: Vec<u8>) -> RawArray {
     let chunk = ChunkMap::virtual_chunk(dims[0], dims[1], to_u64(elem_size));
     let pipeline = Pipeline::new([], to_usize(chunk[0] * chunk[1]) * elem_size);
-    RawArray { dims, elem_size, chunk, pipeline, fill: vec![0; elem_size], storage: Storage::Resident(bytes.into()) }
+    RawArray {
+        files: ChunkFiles::one(0),
+        dims,
+        elem_size,
+        chunk,
+        pipeline,
+        fill: vec![0; elem_size],
+        storage: Storage::Resident(bytes.into()),
+    }
 }
 
 /// Opens one field of an `obsm` of records (before anndata 0.7) as a dense matrix in memory.

@@ -1,28 +1,39 @@
 //! AnnData: what its containers have in common.
 //!
-//! A container (`hdf5`) is opened in two steps. `catalog` lists what is inside without loading anything, for `inspect`
-//! and for messages that name what exists. `open` loads what a [`Selection`] names: chunk maps, row lengths, columns and names.
-//! Several [`Opened`] sources (for now exactly one) make an [`AnnDataStore`].
+//! A source is opened through [`container`] in two steps. [`catalog`](container::catalog) lists what is inside without loading
+//! anything, for `inspect` and for messages that name what exists. [`open`](container::open) loads what a [`Selection`] names: chunk
+//! maps, row lengths, columns and names.
+//! A [`Collector`] makes one [`AnnDataStore`] of any number of [`Opened`] sources.
 
 mod catalog;
+mod collector;
 mod columns;
+pub mod container;
 mod frame;
-pub mod hdf5;
+mod hdf5;
 mod matrix;
 mod node;
 mod raw_array;
 mod root;
 mod select;
 pub mod store;
+mod tenx;
+mod texts;
 mod values;
+mod zarr;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::chunk_map::ChunkMap;
 use super::column::{Column, Strings};
-use super::file::SourceFile;
+use super::files::Files;
 use super::rows::RowLengths;
+use crate::dtype::DType;
 
+pub use collector::{Collected, Collector, Joining};
+pub use container::{Expansion, SourceSpec, catalog, expand, open};
+pub use select::{AUTO_CATEGORIES, AUTO_NAMES};
 pub use store::AnnDataStore;
 
 /// Which parts of an AnnData object take part.
@@ -41,6 +52,8 @@ pub struct Selection {
     pub names: NamesChoice,
     /// A boolean column of `var` whose true genes are wanted.
     pub genes_column: Option<String>,
+    /// True if this is one of several sources, which need not have every column of `obs` that is named.
+    pub one_of_many: bool,
 }
 
 /// Which columns of `obs` take part.
@@ -70,8 +83,10 @@ pub enum NamesChoice {
 /// One source, opened and checked.
 #[derive(Debug)]
 pub struct Opened {
-    /// The file, stamped.
-    pub file: SourceFile,
+    /// The source as it was named, with the group inside.
+    pub path: PathBuf,
+    /// Its files, stamped.
+    pub files: Files,
     /// Container and encoding in a few words, such as `h5ad, csr`.
     pub kind: String,
     /// Number of rows.
@@ -82,7 +97,7 @@ pub struct Opened {
     pub var_names: Strings,
     /// Names of the rows, if chosen.
     pub obs_names: Option<Strings>,
-    /// Chosen matrices: X first, then layers, then obsm. File ids inside their chunk maps are 0.
+    /// Chosen matrices: X first, then layers, then obsm. Their chunk maps name files by their number in `files`.
     pub elements: Vec<OpenedElement>,
     /// Chosen columns of `obs`.
     pub columns: Vec<Column>,
@@ -128,6 +143,25 @@ pub enum OpenedLayout {
     },
 }
 
+impl OpenedLayout {
+    /// Type of the values as stored.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Sparse { data: values, .. } | Self::Dense { values } => values.stored.dtype,
+        }
+    }
+
+    /// Its arrays.
+    pub fn maps_mut(&mut self) -> impl Iterator<Item = &mut ChunkMap> {
+        let [first, second] = match self {
+            Self::Sparse { data, indices, .. } => [Some(data), Some(indices)],
+            Self::Dense { values } => [Some(values), None],
+        };
+        first.into_iter().chain(second)
+    }
+}
+
 /// What a container holds, for `inspect` and for messages.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Catalog {
@@ -160,6 +194,9 @@ pub struct CatalogMatrix {
     pub n_values: u64,
     /// Chunk extent of the values, in elements; empty if contiguous or compact.
     pub chunk: Vec<u64>,
+    /// Extent of a shard of zarr, in elements; empty where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shard: Vec<u64>,
     /// Filters in encode order, such as `shuffle`, `gzip(4)`.
     pub filters: Vec<String>,
     /// Bytes on disk of all its arrays.

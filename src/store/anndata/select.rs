@@ -14,8 +14,10 @@ use crate::store::error::OpenError;
 
 /// Most categories of a column that `auto` takes.
 pub const AUTO_CATEGORIES: u64 = 65_536;
+/// Why a column is left out that the frame only lists.
+pub const NOT_A_MEMBER: &str = "named in column-order but not a member of obs";
 /// Most rows whose names `auto` keeps.
-const AUTO_NAMES: u64 = 10_000_000;
+pub const AUTO_NAMES: u64 = 10_000_000;
 /// Repeated names are looked for up to this many rows.
 const CHECKED_NAMES: usize = 1 << 20;
 
@@ -70,7 +72,7 @@ pub fn open(node: NodeRef, selection: &Selection) -> Result<Selected, OpenError>
     for name in unique(&root, "obsm", &selection.obsm)? {
         elements.push(open.obsm(name)?);
     }
-    let columns = open.columns(&selection.obs)?;
+    let columns = open.columns(&selection.obs, selection.one_of_many)?;
     let var_names = genes.names()?;
     let gene_mask = match &selection.genes_column {
         Some(name) => Some(open.gene_mask(genes, name)?),
@@ -184,7 +186,7 @@ impl Opening<'_> {
         }
     }
 
-    fn columns(&mut self, choice: &ObsChoice) -> Result<Vec<Column>, OpenError> {
+    fn columns(&mut self, choice: &ObsChoice, may_lack: bool) -> Result<Vec<Column>, OpenError> {
         let obs = &self.root.obs;
         match choice {
             ObsChoice::None => Ok(Vec::new()),
@@ -192,6 +194,9 @@ impl Opening<'_> {
                 let mut columns = Vec::new();
                 for name in unique(self.root, "obs", names)? {
                     let Some(source) = obs.column(name)? else {
+                        if may_lack {
+                            continue;
+                        }
                         let reason = format!("has no column {name}; columns are {}", listing(obs.columns()));
                         return Err(obs.node().refused(&reason, "name one that exists"));
                     };
@@ -218,7 +223,7 @@ impl Opening<'_> {
     fn all_columns(&mut self, auto: bool) -> Result<Vec<Column>, OpenError> {
         let obs = &self.root.obs;
         for name in obs.missing() {
-            self.left_out.push((format!("obs/{name}"), "named in column-order but not a member of obs".to_owned()));
+            self.left_out.push((format!("obs/{name}"), NOT_A_MEMBER.to_owned()));
         }
         let mut columns = Vec::new();
         for name in obs.columns() {
@@ -242,23 +247,14 @@ impl Opening<'_> {
 
     fn obs_names(&mut self, choice: NamesChoice) -> Result<Option<Strings>, OpenError> {
         let obs = &self.root.obs;
-        let wanted = match choice {
-            NamesChoice::No => false,
-            NamesChoice::Yes => true,
-            NamesChoice::Auto => obs.n_rows() <= AUTO_NAMES,
-        };
-        if !wanted {
-            if choice == NamesChoice::Auto {
-                let reason = format!("{} rows, more than {AUTO_NAMES}; --names yes keeps them", obs.n_rows());
-                self.left_out.push(("obs_names".to_owned(), reason));
-            }
+        if !names_wanted(choice, obs.n_rows(), &mut self.left_out) {
             return Ok(None);
         }
         if !obs.has_names() {
             self.warnings.push("obs: has no index, row numbers are taken as names".to_owned());
         }
         let names = obs.names()?;
-        if names.len() <= CHECKED_NAMES && has_repeats(&names) {
+        if has_repeats(&names) {
             self.warnings.push("obs: names occur more than once; rows are told apart by their numbers".to_owned());
         }
         Ok(Some(names))
@@ -319,8 +315,25 @@ fn why_not_auto(kind: &ColumnKind) -> String {
     }
 }
 
-/// True if two names are equal (or, once in 2^24 files of a million rows, seem to be).
-fn has_repeats(names: &Strings) -> bool {
+/// True if the names of `n_rows` rows take part; says so if there are too many for `auto`.
+pub fn names_wanted(choice: NamesChoice, n_rows: u64, left_out: &mut Vec<(String, String)>) -> bool {
+    match choice {
+        NamesChoice::No => false,
+        NamesChoice::Yes => true,
+        NamesChoice::Auto if n_rows <= AUTO_NAMES => true,
+        NamesChoice::Auto => {
+            let reason = format!("{n_rows} rows, more than {AUTO_NAMES}; --names yes keeps them");
+            left_out.push(("obs_names".to_owned(), reason));
+            false
+        }
+    }
+}
+
+/// True if two names are equal (or, once in 2^24 files of a million rows, seem to be). Only looked for where there are not too many.
+pub fn has_repeats(names: &Strings) -> bool {
+    if names.len() > CHECKED_NAMES {
+        return false;
+    }
     let state = RandomState::new();
     let mut hashes: Vec<u64> = (0..names.len()).map(|i| state.hash_one(names.bytes(i))).collect();
     hashes.sort_unstable();

@@ -105,6 +105,13 @@ impl SourceCache {
         Self { config: config.clone(), path, stamp, settled, trouble: RefCell::new(None) }
     }
 
+    /// No entries at all, and nothing is said about it.
+    #[must_use]
+    pub fn none() -> Self {
+        let config = CacheConfig::off();
+        Self { config, path: PathBuf::new(), stamp: None, settled: false, trouble: RefCell::new(None) }
+    }
+
     /// The piece `name` of `n_rows` rows: from its entry, or from `read`, which is then kept.
     ///
     /// # Errors

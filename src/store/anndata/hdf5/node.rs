@@ -15,32 +15,38 @@ use super::{layout, types};
 use crate::dtype::{DType, Stored};
 use crate::num::{to_u64, to_usize};
 use crate::store::anndata::node::{
-    ArrayInfo, Attr, ElemType, MAX_ATTR_BYTES, MAX_DIM, MAX_RANK, MAX_TEXT_BYTES, MAX_VALUES, Node, NodeRef, Source,
-    StorageInfo, TextType,
+    ArrayInfo, Attr, ElemType, MAX_ATTR_BYTES, MAX_DIM, MAX_RANK, MAX_VALUES, Node, NodeRef, Source, StorageInfo,
+    TextType,
 };
 use crate::store::anndata::raw_array::RawArray;
+use crate::store::anndata::texts::{self, unpadded};
 use crate::store::anndata::values;
+use crate::store::cache::{CacheConfig, SourceCache};
 use crate::store::column::Strings;
 use crate::store::error::OpenError;
+use crate::store::file::SourceFile;
 
 /// Most soft links on one way.
 const MAX_SOFT_LINKS: u32 = 8;
 
 /// An HDF5 file, open in the library. Everything is closed when it is dropped.
 pub struct H5File {
-    handle: Id, // first, since it reads through the descriptor of `source`
+    handle: Id, // first, since it reads through the descriptor of `file`
+    file: Rc<SourceFile>,
     source: Source,
     heap: RefCell<Heap>,
     sizes_are_8: bool,
 }
 
 impl H5File {
-    /// Opens the file of `source`, whose superblock was read before.
+    /// Opens `file`, whose superblock was read before.
     ///
     /// # Errors
     /// [`OpenError::Refused`] if the library cannot open it.
-    pub fn open(source: Source, superblock: &Superblock) -> Result<Rc<Self>, OpenError> {
-        let handle = lib::open_file(source.file()).map_err(|LibraryError(why)| {
+    pub fn open(file: Rc<SourceFile>, cache: &CacheConfig, superblock: &Superblock) -> Result<Rc<Self>, OpenError> {
+        let source = Source::new(file.path(), Rc::clone(&file) as Rc<_>, SourceCache::new(cache, &file));
+        source.saw(file.stamp().size);
+        let handle = lib::open_file(&file).map_err(|LibraryError(why)| {
             OpenError::refused(
                 source.path(),
                 "file",
@@ -49,12 +55,17 @@ impl H5File {
             )
         })?;
         let heap = RefCell::new(Heap::new(superblock.base));
-        Ok(Rc::new(Self { source, handle, heap, sizes_are_8: superblock.sizes == (8, 8) }))
+        Ok(Rc::new(Self { handle, file, source, heap, sizes_are_8: superblock.sizes == (8, 8) }))
     }
 
     /// What went wrong with the cache folder.
     pub fn trouble(&self) -> Option<String> {
         self.source.cache().trouble()
+    }
+
+    /// Size of the file in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.file.stamp().size
     }
 
     /// The root group.
@@ -78,6 +89,11 @@ pub struct H5Node {
 }
 
 impl H5Node {
+    /// Size of the file in bytes.
+    pub fn file_bytes(&self) -> u64 {
+        self.file.size_bytes()
+    }
+
     /// A refusal for what the library could not read here.
     pub fn fault(&self, LibraryError(why): &LibraryError) -> OpenError {
         self.refused(&format!("HDF5 cannot read it ({why})"), "the file is damaged: copy or download it again")
@@ -176,29 +192,8 @@ impl H5Node {
                 let bytes = lib::read_attribute(attribute, &datatype, len_bytes).map_err(fault)?;
                 Ok(number_attr(&bytes, stored))
             }
-            ElemType::Record(_) | ElemType::Other(_) => Ok(Attr::Other),
+            ElemType::Text(TextType::Utf32 { .. }) | ElemType::Record(_) | ElemType::Other(_) => Ok(Attr::Other),
         }
-    }
-
-    /// Elements of fixed length.
-    fn fixed_texts(
-        &self,
-        bytes: &[u8],
-        stride: usize,
-        offset: usize,
-        (len, space_padded): (usize, bool),
-    ) -> Result<Result<Strings, String>, OpenError> {
-        let n = bytes.len() / stride.max(1);
-        self.file.source.charge(&self.path, to_u64(n).saturating_mul(to_u64(len) + 8))?;
-        let mut strings = Strings::with_capacity(n);
-        for (i, element) in bytes.chunks_exact(stride.max(1)).enumerate() {
-            let text = unpadded(element.get(offset..offset + len).unwrap_or_default(), space_padded);
-            match std::str::from_utf8(text) {
-                Ok(text) => strings.push(text),
-                Err(_) => return Ok(Err(format!("text {i} is not UTF-8"))),
-            }
-        }
-        Ok(Ok(strings))
     }
 
     /// Elements in the global heap.
@@ -213,7 +208,7 @@ impl H5Node {
         for (i, element) in bytes.chunks_exact(stride.max(1)).enumerate() {
             let reference = element.get(offset..offset + REFERENCE_BYTES).unwrap_or_default();
             let source = &self.file.source;
-            let charged = heap.text(source.file(), reference, |text| {
+            let charged = heap.text(&self.file.file, reference, |text| {
                 let text = unpadded(text, false);
                 let Ok(text) = std::str::from_utf8(text) else { return Ok(Err(format!("text {i} is not UTF-8"))) };
                 Ok(match source.charge(&self.path, to_u64(text.len())) {
@@ -312,18 +307,10 @@ impl Node for H5Node {
         text: TextType,
     ) -> Result<Result<Strings, String>, OpenError> {
         match text {
-            TextType::Fixed { len, .. } if len > MAX_TEXT_BYTES => Ok(Err(format!("texts of {len} bytes"))),
-            TextType::Fixed { len, space_padded } => self.fixed_texts(bytes, stride, offset, (len, space_padded)),
             TextType::Variable => self.heap_texts(bytes, stride, offset),
+            in_place => texts::in_place(self, bytes, stride, offset, in_place),
         }
     }
-}
-
-/// The text before its filling: up to the first NUL, and without trailing spaces where those are the filling.
-fn unpadded(bytes: &[u8], space_padded: bool) -> &[u8] {
-    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
-    let text = bytes.get(..end).unwrap_or_default();
-    if space_padded { text.trim_ascii_end() } else { text }
 }
 
 fn text_attr<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Attr {
