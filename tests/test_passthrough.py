@@ -7,8 +7,8 @@ import mmap
 import os
 import re
 import shutil
-import tempfile
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
