@@ -540,13 +540,6 @@ def tenx(path: Path, a: ad.AnnData) -> Path:
 def sharded_zarr(path: Path, a: ad.AnnData) -> Path:
     """Zarr v3 with shards, as anndata writes it when told to."""
     import zarr
-    g = zarr.open_group(path, mode="w", zarr_format=3)
-
-    def callback(store, key, element, dataset_kwargs, **kwargs):
-        extra = dict(dataset_kwargs)
-        if key.endswith(("X/data", "X/indices")) or key in ("/X", "X"):
-            pass
-        return kwargs["iospec"], extra, None
     with ad.settings.override(zarr_write_format=3):
         a.write_zarr(path)
     g = zarr.open_group(path, mode="a")
