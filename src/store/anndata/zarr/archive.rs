@@ -80,6 +80,11 @@ impl Archive {
         Ok(Self { file, members, prefix })
     }
 
+    /// Its file.
+    pub fn file(&self) -> &SourceFile {
+        &self.file
+    }
+
     /// Size of the archive.
     pub fn size_bytes(&self) -> u64 {
         self.file.stamp().size
