@@ -271,6 +271,64 @@ fn mutants_do_no_harm() {
     assert!(peak_kib < 512 << 10, "{peak_kib} KiB");
 }
 
+/// A store as a zip archive without compression.
+fn archive(folder: &Path) -> Vec<u8> {
+    let (mut out, mut directory, mut n) = (Vec::new(), Vec::new(), 0_u16);
+    let mut folders = vec![folder.to_owned()];
+    while let Some(at) = folders.pop() {
+        for entry in fs::read_dir(at).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(folder).unwrap().to_str().unwrap().as_bytes().to_vec();
+            let content = fs::read(&path).unwrap();
+            let len = u32::try_from(content.len()).unwrap().to_le_bytes();
+            let name_len = u16::try_from(name.len()).unwrap().to_le_bytes();
+            let header_at = u32::try_from(out.len()).unwrap().to_le_bytes();
+            // Version, flags, method, time, date, checksum (nobody asks for it), both sizes.
+            let facts = [&[20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &len, &len, &name_len, &[0, 0]].concat();
+            out.extend([b"PK\x03\x04", &*facts, &name, &content].concat());
+            directory.extend([b"PK\x01\x02", &[20, 0][..], &facts, &[0; 10], &header_at, &name].concat());
+            n += 1;
+        }
+    }
+    let start = u32::try_from(out.len()).unwrap().to_le_bytes();
+    let len = u32::try_from(directory.len()).unwrap().to_le_bytes();
+    out.extend([&*directory, b"PK\x05\x06", &[0; 4], &n.to_le_bytes(), &n.to_le_bytes(), &len, &start, &[0, 0]].concat());
+    out
+}
+
+#[test]
+fn mutants_of_an_archive_do_no_harm() {
+    let (keep, path, _) = made(false);
+    let good = archive(&path);
+    let file = keep.path().join("made.zip");
+    fs::write(&file, &good).unwrap();
+    let store = open(&file).unwrap();
+    assert_eq!(store.schema().sources[0].kind, "zarr v3 zip, dense");
+    assert_eq!(read_row(&store, 0, 8).unwrap(), expected(8));
+    let directory_at = good.len() - 22 - 1200;
+    let (mut served, mut failed) = (0, 0);
+    let mut state = 1_u64;
+    for round in 0..1500 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // The directory, and everything else now and then.
+        let from = if round % 4 == 0 { 0 } else { directory_at };
+        let at = from + ((state >> 33) as usize) % (good.len() - from);
+        let mut bad = good.clone();
+        bad[at] = if round % 2 == 0 { 0xff } else { (state >> 24) as u8 };
+        if round % 50 == 0 {
+            bad.truncate(at);
+        }
+        fs::write(&file, bad).unwrap();
+        let read = open(&file).ok().and_then(|store| read_element(&store, 0).ok());
+        *(if read.is_some() { &mut served } else { &mut failed }) += 1;
+    }
+    assert!(served > 50 && failed > 50, "{served} {failed}");
+}
+
 #[test]
 fn collections_are_expanded_in_numeric_order() {
     let dir = tempfile::tempdir().unwrap();

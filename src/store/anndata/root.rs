@@ -118,7 +118,10 @@ fn check_container(node: &dyn Node) -> Result<(), OpenError> {
     }
     match encoding.as_deref() {
         None | Some("") => Ok(()),
-        Some(other) => Err(node.refused(&format!("is {other}, not AnnData"), "give an .h5ad file")),
+        Some(other) => {
+            let reason = format!("is {other}, not AnnData; members are {}", listing(&node.children()?));
+            Err(node.refused(&reason, "give an AnnData object"))
+        }
     }
 }
 
@@ -141,7 +144,7 @@ fn not_anndata(node: &dyn Node) -> OpenError {
     }
     let missing = if has("obs") { "var" } else { "obs" };
     let reason = format!("is not AnnData: has no {missing}; members are {}", listing(&members));
-    node.refused(&reason, "give an .h5ad file")
+    node.refused(&reason, "give an AnnData object")
 }
 
 /// Names for a message.

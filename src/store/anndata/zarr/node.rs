@@ -155,7 +155,7 @@ impl Node for ZarrNode {
     }
 
     fn child(&self, name: &str) -> Result<Option<NodeRef>, OpenError> {
-        if !self.is_group() || name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0']) {
+        if !self.is_group() || matches!(name, "" | "." | "..") || name.contains(['/', '\\', '\0']) {
             return Ok(None);
         }
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}/{name}", self.path) };

@@ -17,9 +17,17 @@ const MAX_DEPTH: u32 = 32;
 
 /// The stamp of the folder `root`; `None` if it cannot be read, or holds too many files.
 pub fn of_folder(root: &Path) -> Option<Taken> {
-    let mut walk = Walk { hash: blake3::Hasher::new(), modified: i64::MIN, n_files: 0 };
+    let mut walk = Walk::new();
     walk.folder(root, 0)?;
     Some(Taken { hash: *walk.hash.finalize().as_bytes(), modified: walk.modified })
+}
+
+/// Bytes of all files in the folder `root`; of those that could be asked, if there are too many.
+pub fn size_of_folder(root: &Path) -> u64 {
+    let mut walk = Walk::new();
+    // What was seen counts, however far it got.
+    let _ = walk.folder(root, 0);
+    walk.bytes
 }
 
 struct Walk {
@@ -27,9 +35,14 @@ struct Walk {
     /// The newest modification time, in seconds.
     modified: i64,
     n_files: u64,
+    bytes: u64,
 }
 
 impl Walk {
+    fn new() -> Self {
+        Self { hash: blake3::Hasher::new(), modified: i64::MIN, n_files: 0, bytes: 0 }
+    }
+
     fn folder(&mut self, path: &Path, depth: u32) -> Option<()> {
         if depth > MAX_DEPTH {
             return None;
@@ -53,6 +66,7 @@ impl Walk {
                 // Where the content of a folder ends.
                 self.hash.update(&u64::MAX.to_le_bytes());
             } else {
+                self.bytes = self.bytes.saturating_add(found.size());
                 for number in [found.ino(), found.size()] {
                     self.hash.update(&number.to_le_bytes());
                 }
@@ -80,6 +94,7 @@ mod tests {
         fs::write(at("a/x"), "1").unwrap();
         fs::write(at("a/b/y"), "2").unwrap();
         let stamp = || of_folder(dir.path()).unwrap().hash;
+        assert_eq!(size_of_folder(dir.path()), 2);
         let mut seen = vec![stamp()];
         assert_eq!(stamp(), seen[0]);
         fs::write(at("a/x"), "22").unwrap();

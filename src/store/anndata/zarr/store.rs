@@ -183,7 +183,7 @@ impl ZarrStore {
         }
     }
 
-    /// Names of the folders below `key`, sorted. Hidden ones are left out.
+    /// Names of the folders below `key`, sorted.
     ///
     /// # Errors
     /// [`OpenError`] if the folder leads out of the store or cannot be listed.
@@ -280,6 +280,13 @@ impl ZarrStore {
 }
 
 impl SourceFiles for ZarrStore {
+    fn total_bytes(&self) -> u64 {
+        match &self.place {
+            Place::Archive(archive) => archive.size_bytes(),
+            Place::Folder { root, .. } => stamp::size_of_folder(root),
+        }
+    }
+
     fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
         if let Place::Archive(archive) = &self.place {
             return archive.read_at(offset, buf);
@@ -353,7 +360,7 @@ fn list_folders(folder: OwnedFd) -> io::Result<Vec<String>> {
         let entry = entry?;
         if matches!(entry.file_type(), Some(Type::Directory | Type::Symlink) | None)
             && let Ok(name) = entry.file_name().to_str()
-            && !name.starts_with('.')
+            && !matches!(name, "." | "..")
         {
             names.insert(name.to_owned());
         }
