@@ -28,6 +28,7 @@ fn select() -> Selection {
         obs: ObsChoice::All,
         names: NamesChoice::Yes,
         genes_column: None,
+        one_of_many: false,
     }
 }
 
@@ -296,7 +297,9 @@ fn archive(folder: &Path) -> Vec<u8> {
     }
     let start = u32::try_from(out.len()).unwrap().to_le_bytes();
     let len = u32::try_from(directory.len()).unwrap().to_le_bytes();
-    out.extend([&*directory, b"PK\x05\x06", &[0; 4], &n.to_le_bytes(), &n.to_le_bytes(), &len, &start, &[0, 0]].concat());
+    out.extend(
+        [&*directory, b"PK\x05\x06", &[0; 4], &n.to_le_bytes(), &n.to_le_bytes(), &len, &start, &[0, 0]].concat(),
+    );
     out
 }
 

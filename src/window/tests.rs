@@ -50,18 +50,26 @@ impl FakeStore {
             n_rows,
             n_vars: N_COLS,
             var_names: Strings::default(),
+            genes: None,
             elements: vec![Element {
                 name: "X".into(),
                 kind: ElementKind::Sparse { data: 0, indices: 1 },
                 n_cols: N_COLS,
+                stored_cols: N_COLS,
                 dtype: DType::U32,
                 index_dtype: DType::I32,
                 gene_axis: true,
+                dense_sources: Arc::new([]),
             }],
             parts: vec![part(PartRole::Values, DType::U32), part(PartRole::Indices, DType::I32)],
             columns: Vec::new(),
             obs_names: None,
-            sources: vec![SourceInfo { path: PathBuf::from("fake"), kind: String::new(), rows: 0..n_rows }],
+            sources: vec![SourceInfo {
+                path: PathBuf::from("fake"),
+                kind: String::new(),
+                rows: 0..n_rows,
+                n_vars: N_COLS,
+            }],
         };
         Self {
             schema,
@@ -216,13 +224,7 @@ fn rig_keeping(store: FakeStore, image_bytes: u64, threads: usize, timeout: Dura
     let config = OrderConfig { n_rows, blocks, batch_size: 8, fetch_factor: 6, seed: 1, tail: Tail::Keep };
     let order = Arc::new(Order::new(config).unwrap());
     let store = Arc::new(store);
-    let spec = BatchSpec {
-        schema: Arc::new(store.schema.clone()),
-        genes: None,
-        dense: false,
-        seed: 1,
-        fingerprint: "f".into(),
-    };
+    let spec = BatchSpec { schema: Arc::new(store.schema.clone()), dense: false, seed: 1, fingerprint: "f".into() };
     let encoder = Arc::new(Safetensors::new(spec).unwrap());
     let config = EngineConfig {
         image_bytes,

@@ -3,9 +3,10 @@
 //! A source is opened through [`container`] in two steps. [`catalog`](container::catalog) lists what is inside without loading
 //! anything, for `inspect` and for messages that name what exists. [`open`](container::open) loads what a [`Selection`] names: chunk
 //! maps, row lengths, columns and names.
-//! Several [`Opened`] sources (for now exactly one) make an [`AnnDataStore`].
+//! A [`Collector`] makes one [`AnnDataStore`] of any number of [`Opened`] sources.
 
 mod catalog;
+mod collector;
 mod columns;
 pub mod container;
 mod frame;
@@ -28,8 +29,11 @@ use super::chunk_map::ChunkMap;
 use super::column::{Column, Strings};
 use super::files::Files;
 use super::rows::RowLengths;
+use crate::dtype::DType;
 
+pub use collector::{Collected, Collector, Joining};
 pub use container::{Expansion, SourceSpec, catalog, expand, open};
+pub use select::{AUTO_CATEGORIES, AUTO_NAMES};
 pub use store::AnnDataStore;
 
 /// Which parts of an AnnData object take part.
@@ -48,6 +52,8 @@ pub struct Selection {
     pub names: NamesChoice,
     /// A boolean column of `var` whose true genes are wanted.
     pub genes_column: Option<String>,
+    /// True if this is one of several sources, which need not have every column of `obs` that is named.
+    pub one_of_many: bool,
 }
 
 /// Which columns of `obs` take part.
@@ -138,6 +144,14 @@ pub enum OpenedLayout {
 }
 
 impl OpenedLayout {
+    /// Type of the values as stored.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Sparse { data: values, .. } | Self::Dense { values } => values.stored.dtype,
+        }
+    }
+
     /// Its arrays.
     pub fn maps_mut(&mut self) -> impl Iterator<Item = &mut ChunkMap> {
         let [first, second] = match self {
