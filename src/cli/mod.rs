@@ -18,6 +18,7 @@ pub mod text;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use clap::error::ErrorKind;
 
 use args::{Cli, Command, DatasetArgs};
 use options::UsageError;
@@ -29,13 +30,9 @@ pub fn main() -> ExitCode {
         Ok(words) => words,
         Err(reason) => return fail(2, &reason),
     };
-    // Prints help and usage errors itself, with exit code 2 for the latter.
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
-        }
+        Err(error) => return not_parsed(&error),
     };
     let result = match cli.command {
         Command::Mount(args) => commands::mount::run(args),
@@ -52,6 +49,20 @@ pub fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => fail(if error.downcast_ref::<UsageError>().is_some() { 2 } else { 1 }, &text::chain(&error)),
     }
+}
+
+/// Help and version are printed as they are, errors as one line.
+fn not_parsed(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+        return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+    }
+    // Paragraphs: what is wrong, tips, the usage, where help is. The last two say no more than `--help`.
+    let text = error.render().to_string();
+    let paragraphs = text.split("\n\n").take_while(|p| !p.starts_with("Usage:") && !p.starts_with("For more"));
+    let words: Vec<&str> = paragraphs.flat_map(str::split_whitespace).collect();
+    let message = words.join(" ");
+    fail(2, &format!("{}; see --help", message.strip_prefix("error: ").unwrap_or(&message)))
 }
 
 fn fail(code: u8, message: &str) -> ExitCode {
@@ -71,7 +82,7 @@ fn with_config(args: DatasetArgs) -> anyhow::Result<DatasetArgs> {
     let Some(path) = &args.config else { return Ok(args) };
     let text = std::fs::read_to_string(path).map_err(|e| anyhow::anyhow!("--config {}: {e}", path.display()))?;
     let mut file: DatasetArgs = toml::from_str(&text).map_err(|e| UsageError {
-        option: format!("--config {}", path.display()),
+        option: format!("--config {}: line {}", path.display(), line_of(&text, e.span())),
         reason: e.message().lines().next().unwrap_or("not TOML").to_owned(),
     })?;
     // A file may be read from anywhere: its sources lie where it says, seen from its own folder.
@@ -79,4 +90,10 @@ fn with_config(args: DatasetArgs) -> anyhow::Result<DatasetArgs> {
     let folder = folder.parent().unwrap_or(&folder);
     file.sources.iter_mut().for_each(|source| *source = folder.join(&*source));
     Ok(args.or(file))
+}
+
+/// Number of the line, from 1, in which a span of `text` begins.
+fn line_of(text: &str, span: Option<std::ops::Range<usize>>) -> usize {
+    let before = text.as_bytes().get(..span.map_or(0, |span| span.start)).unwrap_or_default();
+    1 + before.iter().filter(|&&byte| byte == b'\n').count()
 }
