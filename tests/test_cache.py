@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import gen_stores
+import gen_zarr
 from mounting import BINARY, run
 
 COMMON = ["--obs", "all", "--batch-size", "16"]
@@ -39,6 +40,13 @@ def facts(source: Path, out: Path, *options, **kwargs) -> tuple[dict, list[str],
 def aged(path: Path) -> Path:
     """A copy would be as good: what was written a moment ago is not kept."""
     os.utime(path, (1_700_000_000, 1_700_000_000))
+    return path
+
+
+def aged_store(path: Path) -> Path:
+    """The same for everything in a folder."""
+    for file in path.rglob("*"):
+        aged(file)
     return path
 
 
@@ -111,3 +119,39 @@ def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path):
         dataset, warnings, files = facts(source, tmp_path / "out", "--cache-dir", folder)
         assert (dataset, files) == (want[0], want[2])
         assert [w for w in warnings if "cache folder" in w and str(folder) in w], warnings
+
+
+@pytest.mark.parametrize("name", ["v3.sharded.zstd", "v3.sharded.index-at-start.none", "v2.blosc-lz4", "v3.pandas-3-index", "v2.records"])
+@pytest.mark.parametrize("archive", [False, True], ids=["folder", "zip"])
+def test_zarr_stores_are_kept_by_all_their_files(name, archive, tmp_path):
+    """Every file of a store belongs to what an entry is for."""
+    source, folder = tmp_path / "source.zarr", tmp_path / "cache"
+    truth = gen_zarr.STORES[name](source)
+    served = source
+
+    def settle() -> None:
+        nonlocal served
+        aged_store(source)
+        if archive:
+            served = aged(gen_zarr.archive(source, tmp_path / "source.zarr.zip"))
+
+    settle()
+    without = facts(served, tmp_path / "out", "--cache-dir", folder, min_rows=None)
+    assert not entries(folder)
+    assert facts(served, tmp_path / "out", "--cache-dir", folder) == without
+    kept = entries(folder)
+    assert kept and facts(served, tmp_path / "out", "--cache-dir", folder) == without
+    assert entries(folder) == kept
+    # Another state of the store: the same shapes, other lengths of rows, other names.
+    rows = gen_zarr.random_csr(seed=99)
+    if name != "v2.records":
+        other = gen_zarr.dataset(rows)
+        other.obs_names = [f"other-{i}" for i in range(len(truth.obs_names))]
+        layout = gen_zarr.Layout(3 if name.startswith("v3") else 2, sharded="sharded" in name)
+        shutil.rmtree(source)
+        gen_zarr.write(source, other, layout)
+        settle()
+        changed = facts(served, tmp_path / "out", "--cache-dir", folder, min_rows=None)
+        assert changed != without
+        assert facts(served, tmp_path / "out", "--cache-dir", folder) == changed
+        assert facts(served, tmp_path / "out", "--cache-dir", folder) == changed

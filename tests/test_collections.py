@@ -418,6 +418,53 @@ def test_lists_of_sources(tmp_path):
     assert p.returncode == 0 and p.stdout == first
 
 
+def test_genes_do_not_matter_without_a_matrix(tmp_path):
+    a, b = make(tmp_path / "a.h5ad", 3, GENES, k=[1, 2, 3]), make(tmp_path / "b.h5ad", 2, ["x", "x", "y"], k=[4, 5])
+    batches, _, _ = read_all(export_obs(tmp_path, a, b))
+    assert labels(batches, "k") == [1, 2, 3, 4, 5]
+
+
+def export_obs(tmp_path: Path, *sources) -> Path:
+    out = tmp_path / "obs-only"
+    assert shufflefs("export", "--x", "none", *sources, "--out", out, "--path", "inorder").returncode == 0
+    p = shufflefs("cat", "--x", "none", *sources, "--path", "dataset.json")
+    (out / "dataset.json").write_text(p.stdout)
+    (out / "var_names.txt").write_text("")
+    return out
+
+
+def test_a_source_without_rows(tmp_path):
+    paths = [make(tmp_path / f"{i}.h5ad", n, GENES[i:], seed=i, k=list(range(n))) for i, n in enumerate((0, 20, 0, 7, 0))]
+    for path in ("inorder", "epoch-00000"):
+        batches, dataset, genes = read_all(export(tmp_path, *paths, options=["--join", "outer", "--batch-size", 8], path=path), path)
+        rows = np.concatenate([b.rows for b in batches])
+        assert sorted(rows) == list(range(27))
+        np.testing.assert_array_equal(dense(batches), to_dense(concat(paths, join="outer").X)[rows])
+        np.testing.assert_array_equal(np.concatenate([b.tensors["source"] for b in batches]), np.where(rows < 20, 1, 3))
+    code, line = refusal(paths[0], paths[2])
+    assert code == 1 and "no rows" in line
+
+
+# ------------------------------------------------------------------------------------------------------------ inspect, plan
+def test_inspect_says_what_reading_costs_and_names_the_slow_ones(tmp_path):
+    import h5py
+    import json
+    good = make(tmp_path / "good.h5ad", 400, GENES)
+    slow = make(tmp_path / "slow.h5ad", 4000, [f"g{i}" for i in range(2000)], form="dense")
+    with h5py.File(slow, "a") as f:
+        x, attrs = f["X"][()], dict(f["X"].attrs)
+        del f["X"]
+        f.create_dataset("X", data=x, chunks=(4000, 10), compression="gzip").attrs.update(attrs)
+    p = shufflefs("inspect", "--json", good, slow)
+    assert p.returncode == 0, p.stderr
+    one, two = json.loads(p.stdout)
+    assert one["reading"]["x"] == "X" and one["reading"]["decoded_per_needed"] < 1.5 and one["reading"]["remedy"] is None
+    assert one["content"]["matrices"][0]["n_values"] > 0 and one["content"]["matrices"][0]["filters"]
+    assert two["reading"] is None or two["reading"]["remedy"] or two["reading"]["decoded_per_needed"] <= 4
+    text = shufflefs("inspect", good, slow).stdout
+    assert "decoded/needed" in text and "2 sources: 4,400 cells" in text
+
+
 # -------------------------------------------------------------------------------------------------------- faults and size
 def test_faults_name_the_file(tmp_path):
     import h5py
@@ -493,13 +540,6 @@ def tenx(path: Path, a: ad.AnnData) -> Path:
 def sharded_zarr(path: Path, a: ad.AnnData) -> Path:
     """Zarr v3 with shards, as anndata writes it when told to."""
     import zarr
-    g = zarr.open_group(path, mode="w", zarr_format=3)
-
-    def callback(store, key, element, dataset_kwargs, **kwargs):
-        extra = dict(dataset_kwargs)
-        if key.endswith(("X/data", "X/indices")) or key in ("/X", "X"):
-            pass
-        return kwargs["iospec"], extra, None
     with ad.settings.override(zarr_write_format=3):
         a.write_zarr(path)
     g = zarr.open_group(path, mode="a")

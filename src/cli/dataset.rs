@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
 
+use super::collect;
 use super::memory;
 use super::options::Options;
 use super::sources::Sources;
@@ -14,11 +15,8 @@ use crate::batch::safetensors::Safetensors;
 use crate::batch::{BatchSpec, Encoder};
 use crate::order::defaults;
 use crate::order::{Blocks, Order, OrderConfig, SourceRows};
-use crate::store::anndata::{
-    self, AUTO_CATEGORIES, AUTO_NAMES, Collected, Collector, Joining, NamesChoice, ObsChoice, SourceSpec,
-};
-use crate::store::cache::{self, CacheConfig};
-use crate::store::collection::{Join, Loss};
+use crate::store::anndata::Collected;
+use crate::store::collection::Loss;
 use crate::store::fingerprint::fingerprint;
 use crate::store::{GeneMap, Schema, Store, Strings};
 use crate::window::kept::KeptChunks;
@@ -99,15 +97,15 @@ impl Dataset {
     /// One line that names the file, the element, the reason and the way out.
     pub fn open(sources: &Sources, options: Options) -> anyhow::Result<Self> {
         let Sources { paths: sources, shuffled } = sources;
-        let Collected { mut store, gene_mask, left_out, mut warnings, loss } = collect(sources, &options)?;
-        let modified = newest(sources);
+        let Collected { mut store, gene_mask, left_out, mut warnings, loss } = collect::collect(sources, &options)?;
+        let modified = collect::newest(sources);
         store.serve_as(options.x_dtype, options.index_dtype)?;
         let (choice, missing_genes) = choose_genes(store.schema(), gene_mask, &options)?;
         if let Some(choice) = &choice {
             store.choose_genes(choice);
         }
         if let Some((loss, source)) = &loss {
-            warnings.push(loss_text(*loss, source, options.join));
+            warnings.push(collect::loss_text(*loss, source, options.join));
         }
         let store: Arc<dyn Store> = Arc::new(store);
         let order = make_order(&*store, &options, *shuffled)?;
@@ -184,76 +182,6 @@ impl Dataset {
     #[must_use]
     pub fn schema(&self) -> &Schema {
         &self.spec.schema
-    }
-}
-
-/// Opens the sources one after the other and joins them.
-fn collect(sources: &[PathBuf], options: &Options) -> anyhow::Result<Collected> {
-    if sources.is_empty() {
-        bail!("no SOURCE given");
-    }
-    let mut selection = options.selection.clone();
-    selection.one_of_many = sources.len() > 1;
-    let (mut collector, cache) = (Collector::new(joining(options)), cache_config(options));
-    for source in sources {
-        if selection.names == NamesChoice::Auto && collector.n_rows() > AUTO_NAMES {
-            // They are not kept for so many rows, so they need not be read.
-            selection.names = NamesChoice::No;
-        }
-        collector.add(anndata::open(&SourceSpec::parse(source), &selection, &cache)?)?;
-    }
-    Ok(collector.finish()?)
-}
-
-/// How sources become one dataset.
-fn joining(options: &Options) -> Joining {
-    let selection = &options.selection;
-    Joining {
-        genes: options.join,
-        x_dtype_is_given: options.x_dtype.is_some(),
-        columns: match &selection.obs {
-            ObsChoice::Columns(names) => names.clone(),
-            ObsChoice::Auto | ObsChoice::All | ObsChoice::None => Vec::new(),
-        },
-        most_categories: (selection.obs == ObsChoice::Auto).then_some(AUTO_CATEGORIES),
-        most_names: (selection.names == NamesChoice::Auto).then_some(AUTO_NAMES),
-    }
-}
-
-/// What a join did to the genes, in a sentence.
-fn loss_text(loss: Loss, source: &Path, how: Join) -> String {
-    let Loss { n_union, n_joined, n_source, .. } = loss;
-    let text = |n: usize| super::text::count(n as u64);
-    let (joined, union, of_source) = (text(n_joined), text(n_union), text(n_source));
-    let source = source.display();
-    match how {
-        Join::Outer => format!(
-            "the sources have {union} genes together (--join outer); those that a source lacks are 0 in its rows, most \
-             of them, {of_source}, in {source}"
-        ),
-        Join::Inner | Join::Exact => format!(
-            "{joined} of {union} genes are in all sources and are served (--join inner); {source} loses most, {of_source}; \
-             --join outer serves all"
-        ),
-    }
-}
-
-/// The newest modification time of the sources.
-fn newest(sources: &[PathBuf]) -> SystemTime {
-    let modified = |source: &PathBuf| std::fs::metadata(SourceSpec::parse(source).path).and_then(|m| m.modified()).ok();
-    let times = sources.iter().filter_map(modified);
-    times.max().unwrap_or(SystemTime::UNIX_EPOCH)
-}
-
-/// The cache folder of the options, else the one of the user. `$SHUFFLEFS_CACHE_MIN_ROWS` is for tests of small sources.
-fn cache_config(options: &Options) -> CacheConfig {
-    let env = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let default = || cache::default_folder(env("XDG_CACHE_HOME").as_deref(), env("HOME").as_deref());
-    let min_rows = std::env::var("SHUFFLEFS_CACHE_MIN_ROWS").ok().and_then(|rows| rows.parse().ok());
-    CacheConfig {
-        folder: options.cache_dir.clone().or_else(default),
-        min_rows: min_rows.unwrap_or(CacheConfig::DEFAULT_MIN_ROWS),
-        max_bytes: CacheConfig::DEFAULT_MAX_BYTES,
     }
 }
 

@@ -5,6 +5,7 @@
 //! and the way out, and an exit code.
 
 pub mod args;
+mod collect;
 mod commands;
 pub mod dataset;
 mod describe;

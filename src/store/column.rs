@@ -186,6 +186,18 @@ impl Codes {
         Self { values, counts: counts.into() }
     }
 
+    /// Codes of which `counts` says how often each category occurs.
+    #[must_use]
+    pub(super) fn counted(values: CodeValues, counts: Vec<u64>) -> Self {
+        Self { values, counts: counts.into() }
+    }
+
+    /// The codes of all rows.
+    #[must_use]
+    pub fn values(&self) -> &CodeValues {
+        &self.values
+    }
+
     /// Code of `row`; -1 = missing.
     #[must_use]
     pub fn get(&self, row: usize) -> i32 {

@@ -18,6 +18,8 @@ pub struct GeneMap {
     n_out: u32,
     monotone: bool,
     drops: bool,
+    /// True if every column keeps its number.
+    in_place: bool,
 }
 
 impl GeneMap {
@@ -46,7 +48,8 @@ impl GeneMap {
     fn finish(map: Vec<u32>, n_out: u32) -> Self {
         let drops = map.contains(&DROPPED);
         let monotone = map.iter().filter(|&&out| out != DROPPED).is_sorted();
-        Self { map, n_out, monotone, drops }
+        let in_place = (0_u32..).zip(&map).all(|(col, &out)| col == out);
+        Self { map, n_out, monotone, drops, in_place }
     }
 
     /// This map, and then `next` on its columns.
@@ -80,17 +83,23 @@ impl GeneMap {
         self.monotone
     }
 
-    /// The new number of every column, if none is dropped and all keep their order: then indices are renumbered on their way into the
-    /// batch, and rows need nothing else.
+    /// True if no column is dropped and all keep their order: then indices are renumbered on their way into the batch, and sparse rows need
+    /// nothing else.
+    #[must_use]
+    pub fn only_renumbers(&self) -> bool {
+        self.monotone && !self.drops
+    }
+
+    /// The new number of every column, if it is all that sparse rows need and not the old one.
     #[must_use]
     pub fn renumbering(&self) -> Option<&[u32]> {
-        (self.monotone && !self.drops).then_some(&self.map)
+        (self.only_renumbers() && !self.in_place).then_some(&self.map)
     }
 
     /// True if every column stays where it is and there are no others.
     #[must_use]
     pub fn is_identity(&self) -> bool {
-        self.map.len() == self.n_out as usize && self.monotone && !self.drops
+        self.map.len() == self.n_out as usize && self.in_place
     }
 
     /// Bytes of memory held.
@@ -138,13 +147,13 @@ impl ServedGenes {
     /// permute them.
     #[must_use]
     pub fn unsettled(&self, source: usize) -> Option<&GeneMap> {
-        self.of(source).filter(|map| map.renumbering().is_none())
+        self.of(source).filter(|map| !map.only_renumbers())
     }
 
     /// True if some source has a map that [`ServedGenes::unsettled`] returns.
     #[must_use]
     pub fn any_unsettled(&self) -> bool {
-        self.maps.iter().flatten().any(|map| map.renumbering().is_none())
+        self.maps.iter().flatten().any(|map| !map.only_renumbers())
     }
 
     /// True if no column of any source moves.
@@ -193,7 +202,9 @@ mod tests {
         assert_eq!(map(&[Some(1), Some(5)]).renumbering(), Some(&[1, 5][..]));
         assert_eq!(map(&[Some(5), Some(1)]).renumbering(), None);
         assert_eq!(map(&[Some(1), None]).renumbering(), None);
-        assert!(!map(&[Some(0), Some(1)]).is_identity(), "there are further columns");
+        let longer = map(&[Some(0), Some(1)]);
+        assert!(!longer.is_identity() && longer.only_renumbers(), "there are further columns");
+        assert_eq!(longer.renumbering(), None, "the numbers stay");
         assert!(GeneMap::from_targets((0..3).map(Some), 3).is_identity());
     }
 }

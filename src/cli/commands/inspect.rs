@@ -189,3 +189,60 @@ fn matrix_line(m: &CatalogMatrix) -> String {
     }
     line
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix(chunk: &[u64], rows_per_chunk: f64) -> CatalogMatrix {
+        CatalogMatrix {
+            path: "X".into(),
+            encoding: "dense".into(),
+            shape: [1000, 500],
+            dtype: "float32".into(),
+            n_values: 500_000,
+            chunk: chunk.to_vec(),
+            shard: Vec::new(),
+            filters: vec!["gzip(4)".into()],
+            stored_bytes: 0,
+            rows_per_chunk: Some(rows_per_chunk),
+            refused: None,
+        }
+    }
+
+    #[test]
+    fn the_remedy_fits_the_chunks() {
+        assert!(remedy(&matrix(&[1000, 10], 1000.0)).contains("(10 of 500 columns)"));
+        assert!(remedy(&matrix(&[900, 500], 900.0)).contains("(900 rows)"));
+        assert!(remedy(&matrix(&[1_000_000], 2000.0)).contains("--fetch-factor"));
+    }
+
+    #[test]
+    fn slow_sources_are_named_at_the_end() {
+        let reading = |decoded: f64, remedy: Option<&str>| Reading {
+            x: "X".into(),
+            block_rows: 64.0,
+            window_rows: 1000,
+            read_bytes_per_row: 10.0,
+            decoded_per_needed: Some(decoded),
+            remedy: remedy.map(str::to_owned),
+        };
+        let source = |path: &str, reading| Inspected {
+            path: path.into(),
+            catalog: Catalog {
+                container: "HDF5".into(),
+                n_obs: 1000,
+                n_vars: 500,
+                matrices: vec![matrix(&[900, 500], 900.0)],
+                columns: Vec::new(),
+                skipped: Vec::new(),
+            },
+            reading,
+        };
+        let sources = [source("a", Ok(reading(1.0, None))), source("b", Ok(reading(9.0, Some("write it again"))))];
+        assert_eq!(together(&sources), "2 sources: 2,000 cells; slow: b\n");
+        assert_eq!(together(&sources[..1]), "");
+        assert!(describe_reading(&sources[1].reading).ends_with("decoded/needed 9.00\n  slow: write it again\n"));
+        assert!(describe_reading(&Err("no X".into())).contains("no X"));
+    }
+}

@@ -25,7 +25,7 @@ pub fn list(root: &Root) -> Result<Catalog, OpenError> {
         matrices.push(entry(x.as_ref(), "X".to_owned(), root.expected()));
     }
     let any_cols = Expected { n_rows: root.obs.n_rows(), cols: None };
-    if let Some((x, _)) = &root.raw {
+    if let Some((x, _)) = root.raw()? {
         matrices.push(entry(x.as_ref(), "raw/X".to_owned(), any_cols));
     }
     for (group, expected) in [("layers", root.expected()), ("obsm", any_cols)] {

@@ -228,7 +228,11 @@ impl Collector {
     /// [`OpenError::Refused`] if their genes cannot be joined as asked for, naming the source.
     pub fn finish(mut self) -> Result<Collected, OpenError> {
         let (how, sources) = (self.joining.genes, std::mem::take(&mut self.sources));
-        let joined = std::mem::take(&mut self.genes).join(how).map_err(|fault| refuse_genes(&sources, how, fault))?;
+        let genes = std::mem::take(&mut self.genes);
+        let joined = match self.elements.iter().any(|element| element.gene_axis) {
+            true => genes.join(how).map_err(|fault| refuse_genes(&sources, how, fault))?,
+            false => genes.unjoined(),
+        };
         let gene_mask = std::mem::take(&mut self.flags).join(&joined.served);
         let gene_mask = gene_mask.map_err(|differ| refuse_flags(&sources, &joined.names, differ))?;
         let n_vars = to_u64(joined.names.len());

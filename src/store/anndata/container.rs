@@ -183,7 +183,7 @@ fn with_root<T>(
     read: impl FnOnce(NodeRef) -> Result<T, OpenError>,
 ) -> Result<(String, Container<T>), OpenError> {
     if path.is_dir() || is_zip(path)? {
-        return zarr::with_root(path, read);
+        return zarr::with_root(path, cache, read);
     }
     Ok((HDF5.to_owned(), hdf5::with_root(path, cache, read)?))
 }

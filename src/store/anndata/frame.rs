@@ -68,7 +68,8 @@ impl Frame {
             Some(name) => member_len(node.required(name)?.as_ref())?,
             None => return Err(node.refused("has neither an index nor a column", "write it again")),
         };
-        let labels = node.child("__categories")?.filter(|labels| labels.is_group());
+        let labels = if is_member("__categories") { node.child("__categories")? } else { None };
+        let labels = labels.filter(|labels| labels.is_group());
         Ok(Self { node, labels, layout: Layout::Group { index }, n_rows, columns, missing })
     }
 

@@ -316,9 +316,16 @@ pub trait SourceFiles {
     /// # Errors
     /// [`ReadError`].
     fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError>;
+
+    /// Bytes of all files of the source, whether they were looked at or not; may take a while.
+    fn total_bytes(&self) -> u64;
 }
 
 impl SourceFiles for SourceFile {
+    fn total_bytes(&self) -> u64 {
+        self.stamp().size
+    }
+
     fn read_at(&self, _: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
         Self::read_at(self, offset, buf)
     }
@@ -332,6 +339,7 @@ pub struct Source {
     path: PathBuf,
     files: Rc<dyn SourceFiles>,
     seen_bytes: Cell<u64>,
+    saw_all: Cell<bool>,
     charged_bytes: Cell<u64>,
     cache: SourceCache,
 }
@@ -340,11 +348,15 @@ impl Source {
     /// A source at `path` that nothing was charged to.
     #[must_use]
     pub fn new(path: &Path, files: Rc<dyn SourceFiles>, cache: SourceCache) -> Self {
-        Self { path: path.to_owned(), files, seen_bytes: Cell::new(0), charged_bytes: Cell::new(0), cache }
+        let path = path.to_owned();
+        Self { path, files, seen_bytes: Cell::new(0), saw_all: Cell::new(false), charged_bytes: Cell::new(0), cache }
     }
 
-    /// Notes that a file of `bytes` bytes belongs to the source.
+    /// Notes that files of `bytes` bytes belong to the source.
     pub fn saw(&self, bytes: u64) {
+        if self.saw_all.get() {
+            return;
+        }
         self.seen_bytes.set(self.seen_bytes.get().saturating_add(bytes));
     }
 
@@ -374,10 +386,20 @@ impl Source {
         &self.path
     }
 
-    /// Most bytes that may be charged.
+    /// Most bytes that may be charged, as far as the files that were looked at tell.
     #[must_use]
     pub fn limit_bytes(&self) -> u64 {
         self.seen_bytes().saturating_mul(64).max(48 << 20)
+    }
+
+    /// True if the files of the source justify that its content takes `bytes`. All of them count, but they are only asked for where those
+    /// that were looked at do not do.
+    #[must_use]
+    pub fn allows(&self, bytes: u64) -> bool {
+        if bytes > self.limit_bytes() && !self.saw_all.replace(true) {
+            self.seen_bytes.set(self.seen_bytes().max(self.files.total_bytes()));
+        }
+        bytes <= self.limit_bytes()
     }
 
     /// Charges `bytes` before they are allocated.
@@ -386,7 +408,7 @@ impl Source {
     /// [`OpenError::Refused`] if the limit would be exceeded.
     pub fn charge(&self, element: &str, bytes: u64) -> Result<(), OpenError> {
         let sum = self.charged_bytes.get().saturating_add(bytes);
-        if sum > self.limit_bytes() {
+        if !self.allows(sum) {
             let reason = format!("would take {bytes} bytes of memory, from a source of {}", self.seen_bytes());
             return Err(OpenError::refused(self.path(), element, reason, "leave it out"));
         }

@@ -176,7 +176,7 @@ impl<'a> ChunkReader<'a> {
     fn new(array: &'a RawArray, source: &'a Source, path: &'a str) -> Result<Self, OpenError> {
         let chunk_bytes = array.pipeline.chunk_bytes;
         // A chunk larger than its array exists where arrays can grow: it must not take more than the file justifies.
-        if to_u64(chunk_bytes) > source.limit_bytes() {
+        if !source.allows(to_u64(chunk_bytes)) {
             let reason = format!("chunk of {chunk_bytes} bytes in a source of {}", source.seen_bytes());
             return Err(OpenError::refused(source.path(), path, reason, "write it again with smaller chunks"));
         }

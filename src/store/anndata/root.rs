@@ -20,8 +20,6 @@ pub struct Root {
     pub obs: Frame,
     /// `var`.
     pub var: Frame,
-    /// `raw/X` and `raw/var`, or `raw.X` and `raw.var`.
-    pub raw: Option<(NodeRef, NodeRef)>,
 }
 
 impl Root {
@@ -36,11 +34,18 @@ impl Root {
             None => Err(not_anndata(node.as_ref())),
         };
         let (obs, var) = (frame("obs")?, frame("var")?);
-        let raw = match node.child("raw")?.filter(|raw| raw.is_group()) {
+        Ok(Self { node, obs, var })
+    }
+
+    /// `raw/X` and `raw/var`, or `raw.X` and `raw.var`.
+    ///
+    /// # Errors
+    /// [`OpenError`] if they are damaged.
+    pub fn raw(&self) -> Result<Option<(NodeRef, NodeRef)>, OpenError> {
+        Ok(match self.node.child("raw")?.filter(|raw| raw.is_group()) {
             Some(raw) => raw.child("X")?.zip(raw.child("var")?),
-            None => node.child("raw.X")?.zip(node.child("raw.var")?),
-        };
-        Ok(Self { node, obs, var, raw })
+            None => self.node.child("raw.X")?.zip(self.node.child("raw.var")?),
+        })
     }
 
     /// Members of the group `name`, or fields if it is an array of records.
@@ -75,7 +80,7 @@ impl Root {
         {
             found.push("X".to_owned());
         }
-        if let Some((x, _)) = &self.raw
+        if let Some((x, _)) = self.raw()?
             && servable(x.as_ref(), Expected { n_rows: self.obs.n_rows(), cols: None })
         {
             found.push("raw/X".to_owned());
@@ -113,7 +118,10 @@ fn check_container(node: &dyn Node) -> Result<(), OpenError> {
     }
     match encoding.as_deref() {
         None | Some("") => Ok(()),
-        Some(other) => Err(node.refused(&format!("is {other}, not AnnData"), "give an .h5ad file")),
+        Some(other) => {
+            let reason = format!("is {other}, not AnnData; members are {}", listing(&node.children()?));
+            Err(node.refused(&reason, "give an AnnData object"))
+        }
     }
 }
 
@@ -136,7 +144,7 @@ fn not_anndata(node: &dyn Node) -> OpenError {
     }
     let missing = if has("obs") { "var" } else { "obs" };
     let reason = format!("is not AnnData: has no {missing}; members are {}", listing(&members));
-    node.refused(&reason, "give an .h5ad file")
+    node.refused(&reason, "give an AnnData object")
 }
 
 /// Names for a message.

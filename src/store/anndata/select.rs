@@ -111,9 +111,9 @@ impl Opening<'_> {
                 Some(x) => Ok((self.matrix(x.as_ref(), "X".to_owned(), root.expected(), true)?, None)),
                 None => Err(self.no_x(root.node.as_ref(), "has no X")?),
             },
-            "raw/X" | "raw.X" => match &root.raw {
+            "raw/X" | "raw.X" => match root.raw()? {
                 Some((x, var)) => {
-                    let genes = raw_frame(root, var)?;
+                    let genes = raw_frame(root, &var)?;
                     let n_rows = root.obs.n_rows();
                     let expected = Expected { n_rows, cols: Some((genes.n_rows(), "raw/var")) };
                     Ok((self.matrix(x.as_ref(), "X".to_owned(), expected, true)?, Some(genes)))

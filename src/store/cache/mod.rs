@@ -6,7 +6,7 @@
 //!
 //! An entry belongs to a canonical path, to a stamp of the file (inode, size, modification time, hash of its first and last
 //! 4 KiB; the device number is left out, since it changes when a network or a removable disk is mounted again), and to a format
-//! version. It is used if all of it is right, down to the checksum over every byte; otherwise the piece is read from the
+//! version. The stamp of a zarr store in a folder is that of all its files. An entry is used if all of it is right, down to the checksum over every byte; otherwise the piece is read from the
 //! source again and the entry replaced. Entries are written beside and renamed, never modified. Whatever goes wrong with
 //! writing one is a warning, and the piece stays in memory.
 //!
@@ -18,7 +18,7 @@ mod folder;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -80,15 +80,32 @@ pub trait Cacheable: Sized {
     fn from_entry(facts: Self::Facts, sections: &mut Sections<'_>) -> Option<Self>;
 }
 
+/// The stamp of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Hash of what identifies its content.
+    pub hash: [u8; 32],
+    /// When it was modified, in seconds.
+    pub modified: i64,
+}
+
+impl Taken {
+    /// False if the source was modified a moment ago.
+    fn is_settled(&self) -> bool {
+        let age = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let modified = Duration::from_secs(u64::try_from(self.modified).unwrap_or(0));
+        age.checked_sub(modified).is_some_and(|age| age >= SETTLED)
+    }
+}
+
 /// The entries of one source.
-#[derive(Debug)]
 pub struct SourceCache {
     config: CacheConfig,
     path: PathBuf,
-    /// Stamp of the source; `None` if it could not be read, and then nothing is kept.
-    stamp: Option<[u8; 32]>,
-    /// False if the source was modified a moment ago.
-    settled: bool,
+    /// Stamp of the source, once it was needed; `None` if it could not be read, and then nothing is kept.
+    stamp: OnceCell<Option<Taken>>,
+    /// Takes it, where it was not taken at once.
+    take: Option<Box<dyn Fn() -> Option<Taken>>>,
     trouble: RefCell<Option<String>>,
 }
 
@@ -96,20 +113,36 @@ impl SourceCache {
     /// The entries of the file `file`, which was just opened.
     #[must_use]
     pub fn new(config: &CacheConfig, file: &SourceFile) -> Self {
-        let path = file.path().canonicalize().unwrap_or_else(|_| file.path().to_owned());
-        let (seconds, _) = file.stamp().mtime;
-        let age = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let modified = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        let settled = age.checked_sub(modified).is_some_and(|age| age >= SETTLED);
+        let cache = Self::new_at(config, file.path(), None);
         let stamp = if config.min_rows == u64::MAX { None } else { stamp(file) };
-        Self { config: config.clone(), path, stamp, settled, trouble: RefCell::new(None) }
+        // Taken before anything else is read of the file.
+        let _ = cache.stamp.set(stamp);
+        cache
     }
 
-    /// No entries at all, and nothing is said about it.
+    /// The entries of the source at `path`, whose stamp is taken when it is first needed.
     #[must_use]
-    pub fn none() -> Self {
-        let config = CacheConfig::off();
-        Self { config, path: PathBuf::new(), stamp: None, settled: false, trouble: RefCell::new(None) }
+    pub fn of(config: &CacheConfig, path: &Path, take: Box<dyn Fn() -> Option<Taken>>) -> Self {
+        Self::new_at(config, path, Some(take))
+    }
+
+    fn new_at(config: &CacheConfig, path: &Path, take: Option<Box<dyn Fn() -> Option<Taken>>>) -> Self {
+        // Small sources are many, and do not need it.
+        let path = match config.min_rows {
+            u64::MAX => PathBuf::new(),
+            _ => path.canonicalize().unwrap_or_else(|_| path.to_owned()),
+        };
+        Self { config: config.clone(), path, stamp: OnceCell::new(), take, trouble: RefCell::new(None) }
+    }
+
+    /// True if the source is what it was when entries were looked up for it. To be asked when everything was read, where the stamp was
+    /// not taken at once.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        match (&self.take, self.stamp.get()) {
+            (Some(take), Some(Some(stamp))) => take().as_ref() == Some(stamp),
+            _ => true,
+        }
     }
 
     /// The piece `name` of `n_rows` rows: from its entry, or from `read`, which is then kept.
@@ -117,9 +150,12 @@ impl SourceCache {
     /// # Errors
     /// What `read` returns.
     pub fn rows<T: Cacheable, E>(&self, name: &str, n_rows: u64, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        let Some(stamp) = self.stamp.filter(|_| n_rows >= self.config.min_rows) else { return read() };
+        if n_rows < self.config.min_rows {
+            return read();
+        }
         let Some(folder) = self.folder() else { return read() };
-        let identity = Identity::new(self.path.as_os_str().as_bytes(), &stamp, name);
+        let Some(stamp) = self.stamp.get_or_init(|| self.take.as_ref().and_then(|take| take())) else { return read() };
+        let identity = Identity::new(self.path.as_os_str().as_bytes(), &stamp.hash, name);
         let label = format!("{} of {}", name, self.path.display());
         let path = folder.entry_path(&identity);
         match entry::open(&path, &identity) {
@@ -131,7 +167,7 @@ impl SourceCache {
             Err(why) => tracing::info!("cache: {} is not used ({why}), {label} is read again", path.display()),
         }
         let piece = read()?;
-        if !self.settled || self.trouble.borrow().is_some() {
+        if !stamp.is_settled() || self.trouble.borrow().is_some() {
             return Ok(piece);
         }
         match folder.keep(&path, &identity, &label, &piece) {
@@ -176,7 +212,7 @@ impl SourceCache {
 }
 
 /// Hash of what identifies the content of a file: inode, size, modification time, first and last bytes.
-fn stamp(file: &SourceFile) -> Option<[u8; 32]> {
+fn stamp(file: &SourceFile) -> Option<Taken> {
     let stamp = file.stamp();
     let mut hash = blake3::Hasher::new();
     hash.update(&stamp.inode.to_le_bytes());
@@ -188,7 +224,7 @@ fn stamp(file: &SourceFile) -> Option<[u8; 32]> {
         file.read_at(offset, &mut edge).ok()?;
         hash.update(&edge);
     }
-    Some(*hash.finalize().as_bytes())
+    Some(Taken { hash: *hash.finalize().as_bytes(), modified: file.stamp().mtime.0 })
 }
 
 /// The folder that is used if none is given: `$XDG_CACHE_HOME/shufflefs`, else `$HOME/.cache/shufflefs`. Relative values do not

@@ -146,6 +146,16 @@ impl GeneLists {
         list.map_or(0, |list| list.n_genes)
     }
 
+    /// No gene axis at all, for datasets of which no element has one: then it does not matter what the genes are. A list that all
+    /// sources have is kept.
+    #[must_use]
+    pub fn unjoined(self) -> JoinedGenes {
+        let names = if self.lists.len() < 2 { self.first } else { Strings::default() };
+        let n_out = u32::try_from(names.len()).unwrap_or(u32::MAX);
+        let served = ServedGenes::new(vec![None; self.lists.len()], self.list_of_source.into(), n_out, false);
+        JoinedGenes { names, served, loss: None }
+    }
+
     /// Joins the lists.
     ///
     /// # Errors

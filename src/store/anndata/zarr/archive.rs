@@ -80,6 +80,11 @@ impl Archive {
         Ok(Self { file, members, prefix })
     }
 
+    /// Its file.
+    pub fn file(&self) -> &SourceFile {
+        &self.file
+    }
+
     /// Size of the archive.
     pub fn size_bytes(&self) -> u64 {
         self.file.stamp().size
@@ -111,14 +116,13 @@ impl Archive {
         }
     }
 
-    /// Names of the folders below `key`, sorted. Hidden ones are left out.
+    /// Names of the folders below `key`, sorted.
     pub fn folders(&self, key: &str) -> Vec<String> {
         let prefix = if key.is_empty() { self.prefix.clone() } else { format!("{}{key}/", self.prefix) };
         let mut names = BTreeSet::new();
         for name in self.members.keys() {
             if let Some((folder, _)) = name.strip_prefix(&prefix).and_then(|rest| rest.split_once('/'))
-                && !folder.is_empty()
-                && !folder.starts_with('.')
+                && !matches!(folder, "" | "." | "..")
             {
                 names.insert(folder.to_owned());
             }

@@ -94,16 +94,18 @@ pub fn find(node: &ZarrNode, meta: &ArrayMeta, chunk_bytes: Option<u64>) -> Resu
     }
     let plain_bytes = chunk_bytes.filter(|_| chain.filters.is_empty());
     let (chunk, files, entries) = match &chain.shard {
-        None => (outer, found.files, plain_entries(node, &found, plain_bytes, filters.len())?),
+        None => (outer, found.files, plain_entries(node, &found, plain_bytes, filters.len())?.into()),
         Some(shard) => {
             let inner = pair(&shard.inner)?;
             let per_shard = [outer[0] / inner[0], outer[1] / inner[1]];
             let files = ChunkFiles { per_file: found.files.per_file.map(|_| per_shard), ..found.files };
             let shape = ShardGrid { dims, inner, per_shard, grid };
-            (inner, files, shard_entries(node, &found, shard, &shape, plain_bytes)?)
+            let n = shape.n_chunks(node)?;
+            let read = || shard_entries(node, &found, shard, &shape, n, plain_bytes).map(Array::from);
+            (inner, files, node.source().cache().chunks(&format!("chunks of {}", node.path()), n, read)?)
         }
     };
-    Ok(Chunks { dims, chunk, files, entries: entries.into(), filters })
+    Ok(Chunks { dims, chunk, files, entries, filters })
 }
 
 /// Chunks that are files or members of their own.
@@ -165,21 +167,34 @@ struct ShardGrid {
     grid: [u64; 2],
 }
 
-/// Chunks inside shards.
+impl ShardGrid {
+    /// Chunks along both axes.
+    fn chunks(&self) -> [u64; 2] {
+        [self.dims[0].div_ceil(self.inner[0]), self.dims[1].div_ceil(self.inner[1])]
+    }
+
+    /// Number of chunks, limited.
+    fn n_chunks(&self, node: &ZarrNode) -> Result<u64, OpenError> {
+        let n = self.chunks()[0].saturating_mul(self.chunks()[1]);
+        let table_bytes = n.saturating_mul(to_u64(size_of::<ChunkEntry>()));
+        if n > MAX_CHUNKS || table_bytes > node.source().seen_bytes().max(FREE_TABLE_BYTES) {
+            let reason = format!("is cut into {n} chunks, in files of {} bytes", node.source().seen_bytes());
+            return Err(node.refused(&reason, "write it again with larger chunks"));
+        }
+        Ok(n)
+    }
+}
+
+/// The `n` chunks inside shards.
 fn shard_entries(
     node: &ZarrNode,
     found: &StoredChunks,
     shard: &Shard,
     shape: &ShardGrid,
+    n: u64,
     plain_bytes: Option<u64>,
 ) -> Result<Vec<ChunkEntry>, OpenError> {
-    let chunks = [shape.dims[0].div_ceil(shape.inner[0]), shape.dims[1].div_ceil(shape.inner[1])];
-    let n = chunks[0].saturating_mul(chunks[1]);
-    let table_bytes = n.saturating_mul(to_u64(size_of::<ChunkEntry>()));
-    if n > MAX_CHUNKS || table_bytes > node.source().seen_bytes().max(FREE_TABLE_BYTES) {
-        let reason = format!("is cut into {n} chunks, in files of {} bytes", node.source().seen_bytes());
-        return Err(node.refused(&reason, "write it again with larger chunks"));
-    }
+    let chunks = shape.chunks();
     let mut entries = vec![MISSING; to_usize(n)];
     let mut number = 0_u64;
     for stored in &found.chunks {

@@ -11,6 +11,7 @@ mod keys;
 mod layout;
 mod metadata;
 mod node;
+mod stamp;
 mod store;
 mod text;
 
@@ -19,7 +20,7 @@ use std::rc::Rc;
 
 use super::container::{Container, Expansion, SourceSpec};
 use super::node::{Node, NodeRef, Source};
-use crate::store::cache::SourceCache;
+use crate::store::cache::CacheConfig;
 use crate::store::error::OpenError;
 use node::{Shared, ZarrNode};
 use store::ZarrStore;
@@ -38,23 +39,29 @@ const MEMBER: &str = "dataset_";
 /// [`OpenError`] if it is no zarr store or damaged; what `read` returns.
 pub fn with_root<T>(
     path: &Path,
+    cache: &CacheConfig,
     read: impl FnOnce(NodeRef) -> Result<T, OpenError>,
 ) -> Result<(String, Container<T>), OpenError> {
-    let (store, root, format) = open_root(path)?;
-    let label = format!("zarr v{format}{}", if store.is_archive() { " zip" } else { "" });
+    let (store, root) = open_root(path, cache)?;
+    let shared = root.shared();
+    let label = format!("zarr v{}{}", shared.format(), if store.is_archive() { " zip" } else { "" });
     let content = read(Rc::new(root))?;
     store.check_unchanged()?;
-    Ok((label, Container { files: store.take_files(), content, trouble: None }))
+    if !shared.source.cache().is_current() {
+        let reason = "changed while it was opened";
+        return Err(OpenError::refused(path, "store", reason, "try again when its writer is done"));
+    }
+    Ok((label, Container { files: store.take_files(), content, trouble: shared.source.cache().trouble() }))
 }
 
-fn open_root(path: &Path) -> Result<(Rc<ZarrStore>, ZarrNode, u8), OpenError> {
+fn open_root(path: &Path, cache: &CacheConfig) -> Result<(Rc<ZarrStore>, ZarrNode), OpenError> {
     let store = if path.is_dir() { ZarrStore::folder(path)? } else { ZarrStore::archive(path)? };
     for format in [3, 2] {
-        let source = Source::new(path, Rc::clone(&store) as Rc<_>, SourceCache::none());
+        let source = Source::new(path, Rc::clone(&store) as Rc<_>, store.cache(cache));
         source.saw(store.archive_bytes());
-        let shared = Rc::new(Shared { store: Rc::clone(&store), source, format });
+        let shared = Shared::new(Rc::clone(&store), source, format);
         if let Some(root) = ZarrNode::open(&shared, String::new())? {
-            return Ok((store, root, format));
+            return Ok((store, root));
         }
     }
     let (what, remedy) = match store.is_archive() {
@@ -72,7 +79,7 @@ pub fn expand(path: &Path) -> Result<Option<Expansion>, OpenError> {
     if !path.join("zarr.json").is_file() {
         return Ok(None);
     }
-    let (_, root, _) = open_root(path)?;
+    let (_, root) = open_root(path, &CacheConfig::off())?;
     if root.attr_text("encoding-type")?.as_deref() != Some(COLLECTION) {
         return Ok(None);
     }

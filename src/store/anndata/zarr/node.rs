@@ -3,7 +3,8 @@
 //! Stepping down reads the metadata of the child and nothing else. A child is a name below a group, never a path; where an attribute holds
 //! a path (anndata 0.7 points to categories so), it is walked name by name from the group that holds the array.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use serde_json::Value;
@@ -31,15 +32,36 @@ pub struct Shared {
     /// What was charged for it.
     pub source: Source,
     /// 2 or 3.
-    pub format: u8,
+    format: u8,
+    /// Metadata that were read, by path: many nodes are looked at twice.
+    read: RefCell<HashMap<String, Rc<Metadata>>>,
+}
+
+impl Shared {
+    /// Of a store of format `format`, of which nothing was read.
+    #[must_use]
+    pub fn new(store: Rc<ZarrStore>, source: Source, format: u8) -> Rc<Self> {
+        Rc::new(Self { store, source, format, read: RefCell::default() })
+    }
+
+    /// 2 or 3.
+    #[must_use]
+    pub fn format(&self) -> u8 {
+        self.format
+    }
+}
+
+/// What is known of a node.
+struct Metadata {
+    kind: Kind,
+    attributes: OnceCell<Attributes>,
 }
 
 /// A group or an array.
 pub struct ZarrNode {
     shared: Rc<Shared>,
     path: String,
-    kind: Kind,
-    attributes: OnceCell<Attributes>,
+    metadata: Rc<Metadata>,
 }
 
 impl ZarrNode {
@@ -48,6 +70,9 @@ impl ZarrNode {
     /// # Errors
     /// [`OpenError`] if its metadata are damaged or lead out of the store.
     pub fn open(shared: &Rc<Shared>, path: String) -> Result<Option<Self>, OpenError> {
+        if let Some(metadata) = shared.read.borrow().get(&path) {
+            return Ok(Some(Self { shared: Rc::clone(shared), metadata: Rc::clone(metadata), path }));
+        }
         let key = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
         let document = |name: &str| shared.store.document(&key(name));
         let attributes = OnceCell::new();
@@ -65,12 +90,21 @@ impl ZarrNode {
         };
         match parsed {
             None => Ok(None),
-            Some(Ok(kind)) => Ok(Some(Self { shared: Rc::clone(shared), path, kind, attributes })),
+            Some(Ok(kind)) => {
+                let metadata = Rc::new(Metadata { kind, attributes });
+                shared.read.borrow_mut().insert(path.clone(), Rc::clone(&metadata));
+                Ok(Some(Self { shared: Rc::clone(shared), path, metadata }))
+            }
             Some(Err(reason)) => {
                 let element = if path.is_empty() { "store" } else { &path };
                 Err(OpenError::refused(shared.store.path(), element, reason, "write the store again"))
             }
         }
+    }
+
+    /// What it shares with the other nodes of the store.
+    pub fn shared(&self) -> Rc<Shared> {
+        Rc::clone(&self.shared)
     }
 
     /// The store.
@@ -79,20 +113,21 @@ impl ZarrNode {
     }
 
     fn attributes(&self) -> Result<&Attributes, OpenError> {
-        if self.attributes.get().is_none() {
+        let attributes = &self.metadata.attributes;
+        if attributes.get().is_none() {
             let key = if self.path.is_empty() { ".zattrs".to_owned() } else { format!("{}/.zattrs", self.path) };
             let found = match self.shared.store.document(&key)? {
                 None => Attributes::new(),
                 Some(doc) => metadata::parse_v2_attributes(&doc)
                     .map_err(|reason| self.refused(&format!("attributes: {reason}"), "write the store again"))?,
             };
-            let _ = self.attributes.set(found);
+            let _ = attributes.set(found);
         }
-        Ok(self.attributes.get_or_init(Attributes::new))
+        Ok(attributes.get_or_init(Attributes::new))
     }
 
     fn array(&self) -> Result<&ArrayMeta, OpenError> {
-        match &self.kind {
+        match &self.metadata.kind {
             Kind::Array(meta) => Ok(meta),
             Kind::Group => Err(self.refused("is not an array", "write it again")),
         }
@@ -109,18 +144,18 @@ impl Node for ZarrNode {
     }
 
     fn is_group(&self) -> bool {
-        matches!(self.kind, Kind::Group)
+        matches!(self.metadata.kind, Kind::Group)
     }
 
     fn children(&self) -> Result<Vec<String>, OpenError> {
-        match self.kind {
+        match self.metadata.kind {
             Kind::Group => self.shared.store.folders(&self.path),
             Kind::Array(_) => Ok(Vec::new()),
         }
     }
 
     fn child(&self, name: &str) -> Result<Option<NodeRef>, OpenError> {
-        if !self.is_group() || name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0']) {
+        if !self.is_group() || matches!(name, "" | "." | "..") || name.contains(['/', '\\', '\0']) {
             return Ok(None);
         }
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}/{name}", self.path) };

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,10 @@ use nix::sys::stat::{FileStat, fstatat};
 use super::archive::{Archive, Member};
 use super::beneath;
 use super::keys::{ChunkNames, Keys};
+use super::stamp;
 use crate::num::to_usize;
 use crate::store::anndata::node::{MAX_ATTR_BYTES, SourceFiles};
+use crate::store::cache::{CacheConfig, SourceCache};
 use crate::store::chunk_map::ChunkFiles;
 use crate::store::error::{OpenError, ReadError};
 use crate::store::file::{SourceFile, Stamp};
@@ -91,6 +93,17 @@ impl ZarrStore {
 
     fn new(path: &Path, place: Place, files: Files) -> Rc<Self> {
         Rc::new(Self { path: path.to_owned(), place, files: RefCell::new(files), last: RefCell::new(None) })
+    }
+
+    /// What is kept of it in the cache folder.
+    pub fn cache(&self, config: &CacheConfig) -> SourceCache {
+        match &self.place {
+            Place::Archive(archive) => SourceCache::new(config, archive.file()),
+            Place::Folder { root, .. } => {
+                let root = Arc::clone(root);
+                SourceCache::of(config, &self.path, Box::new(move || stamp::of_folder(&root)))
+            }
+        }
     }
 
     /// Its path, as given.
@@ -163,14 +176,14 @@ impl ZarrStore {
                 if found.len() > MAX_ATTR_BYTES {
                     return too_large(found.len());
                 }
-                let mut bytes = Vec::with_capacity(to_usize(found.len()) + 1);
-                file.take(MAX_ATTR_BYTES).read_to_end(&mut bytes).map_err(|e| self.fault(key, e))?;
+                let mut bytes = vec![0; to_usize(found.len())];
+                file.read_exact_at(&mut bytes, 0).map_err(|e| self.fault(key, e))?;
                 Ok(Some(bytes))
             }
         }
     }
 
-    /// Names of the folders below `key`, sorted. Hidden ones are left out.
+    /// Names of the folders below `key`, sorted.
     ///
     /// # Errors
     /// [`OpenError`] if the folder leads out of the store or cannot be listed.
@@ -267,6 +280,13 @@ impl ZarrStore {
 }
 
 impl SourceFiles for ZarrStore {
+    fn total_bytes(&self) -> u64 {
+        match &self.place {
+            Place::Archive(archive) => archive.size_bytes(),
+            Place::Folder { root, .. } => stamp::size_of_folder(root),
+        }
+    }
+
     fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
         if let Place::Archive(archive) = &self.place {
             return archive.read_at(offset, buf);
@@ -340,7 +360,7 @@ fn list_folders(folder: OwnedFd) -> io::Result<Vec<String>> {
         let entry = entry?;
         if matches!(entry.file_type(), Some(Type::Directory | Type::Symlink) | None)
             && let Ok(name) = entry.file_name().to_str()
-            && !name.starts_with('.')
+            && !matches!(name, "." | "..")
         {
             names.insert(name.to_owned());
         }

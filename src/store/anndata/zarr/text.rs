@@ -35,7 +35,7 @@ pub fn variable(node: &ZarrNode, meta: &ArrayMeta, n: usize) -> Result<Result<St
             continue;
         }
         let len = u64::from(entry.stored_len);
-        if len > source.limit_bytes() {
+        if !source.allows(len) {
             return Err(damaged(number, "is larger than its store"));
         }
         stored.resize(to_usize(len), 0);

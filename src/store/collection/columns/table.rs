@@ -11,6 +11,8 @@ use crate::store::column::{Categories, CodeValues, Codes, ColumnData, Strings};
 pub struct Labels {
     table: Table,
     codes: GrowingCodes,
+    /// Rows of each category.
+    counts: Vec<u64>,
     /// The table that came last, and what became of its codes: most sources of an atlas have equal tables.
     last: Option<(Categories, Vec<i32>)>,
 }
@@ -29,7 +31,7 @@ impl Labels {
                 Table::Numeric { dtype: *dtype, bytes: Vec::new(), codes: HashMap::new() }
             }
         };
-        let mut labels = Self { table, codes: GrowingCodes::I8(Vec::new()), last: None };
+        let mut labels = Self { table, codes: GrowingCodes::I8(Vec::new()), counts: Vec::new(), last: None };
         labels.pad(n_missing);
         labels
     }
@@ -75,6 +77,16 @@ impl Labels {
             self.last = Some((categories.clone(), new_codes));
         }
         let new_codes = self.last.as_ref().map_or(&[][..], |(_, codes)| codes);
+        self.counts.resize(self.table.len(), 0);
+        for (&new_code, n) in new_codes.iter().zip(codes.counts()) {
+            if let Some(count) = usize::try_from(new_code).ok().and_then(|code| self.counts.get_mut(code)) {
+                *count += n;
+            }
+        }
+        let nothing_moves = (0..).zip(new_codes).all(|(old, &new)| old == new);
+        if nothing_moves && self.codes.extend_as_they_are(codes.values(), self.table.len()) {
+            return Ok(());
+        }
         let new_code = |code: i32| usize::try_from(code).ok().and_then(|code| new_codes.get(code)).copied();
         let rows = (0..codes.len()).map(|row| new_code(codes.get(row)).unwrap_or(-1));
         self.codes.extend(rows, self.table.len());
@@ -88,11 +100,16 @@ impl Labels {
             let is_there = present.and_then(|flags| flags.get(row)).is_none_or(|&flag| flag != 0);
             codes.push(if is_there { self.table.text_code(text) } else { -1 });
         }
+        self.counts.resize(self.table.len(), 0);
+        for code in &codes {
+            if let Some(count) = usize::try_from(*code).ok().and_then(|code| self.counts.get_mut(code)) {
+                *count += 1;
+            }
+        }
         self.codes.extend(codes.into_iter(), self.table.len());
     }
 
     pub fn finish(self, ordered: bool) -> ColumnData {
-        let n_categories = self.table.len();
         let values = match self.codes {
             GrowingCodes::I8(codes) => CodeValues::I8(codes.into()),
             GrowingCodes::I16(codes) => CodeValues::I16(codes.into()),
@@ -102,7 +119,7 @@ impl Labels {
             Table::Text { labels, .. } => Categories::Text(labels),
             Table::Numeric { dtype, bytes, .. } => Categories::Numeric { dtype, bytes: bytes.into() },
         };
-        ColumnData::Categorical { codes: Codes::new(values, n_categories), categories, ordered }
+        ColumnData::Categorical { codes: Codes::counted(values, self.counts), categories, ordered }
     }
 }
 
@@ -179,6 +196,18 @@ impl GrowingCodes {
             Self::I16(all) => all.extend(codes.map(|code| code as i16)),
             Self::I32(all) => all.extend(codes),
         }
+    }
+
+    /// Appends codes whose meaning does not change, if they are of the type that the number of categories asks for.
+    fn extend_as_they_are(&mut self, codes: &CodeValues, n_categories: usize) -> bool {
+        self.make_room(n_categories);
+        match (self, codes) {
+            (Self::I8(all), CodeValues::I8(codes)) => all.extend_from_slice(codes),
+            (Self::I16(all), CodeValues::I16(codes)) => all.extend_from_slice(codes),
+            (Self::I32(all), CodeValues::I32(codes)) => all.extend_from_slice(codes),
+            _ => return false,
+        }
+        true
     }
 
     fn make_room(&mut self, n_categories: usize) {

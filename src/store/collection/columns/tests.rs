@@ -167,7 +167,11 @@ proptest! {
         for n in 1..=all.len() {
             let joined = join(all[..n].iter().map(|c| vec![c.clone()]).collect()).unwrap();
             prop_assert_eq!(rows(&joined.columns[0]), all[..n].iter().flat_map(rows).collect::<Vec<_>>());
-            let ColumnData::Categorical { codes, .. } = &joined.columns[0].data else { unreachable!() };
+            let ColumnData::Categorical { codes, categories, .. } = &joined.columns[0].data else { unreachable!() };
+            let counted: Vec<u64> = (0..categories.len())
+                .map(|code| (0..codes.len()).filter(|&row| usize::try_from(codes.get(row)) == Ok(code)).count() as u64)
+                .collect();
+            prop_assert_eq!(codes.counts(), counted.as_slice());
             let now: Vec<i32> = (0..codes.len()).map(|row| codes.get(row)).collect();
             prop_assert_eq!(&now[..before.len()], before.as_slice());
             before = now;
