@@ -5,14 +5,14 @@
 mod reading;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hdf5::types::{FixedAscii, VarLenUnicode};
 use hdf5::{Dataset, File, Group, H5Type};
 use reading::{read_element, read_row};
-use shufflefs::store::anndata::hdf5 as h5ad;
-use shufflefs::store::anndata::{AnnDataStore, NamesChoice, ObsChoice, Opened, OpenedLayout, Selection};
-use std::sync::Arc;
-
+use shufflefs::store::anndata;
+use shufflefs::store::anndata::{AnnDataStore, NamesChoice, ObsChoice, Opened, OpenedLayout, Selection, SourceSpec};
+use shufflefs::store::cache::CacheConfig;
 use shufflefs::store::fault::{CountingStore, Counts, Fault, FaultyStore};
 use shufflefs::store::{ColumnData, ReadError, Store};
 use tempfile::TempDir;
@@ -88,7 +88,7 @@ fn select(x: Option<&str>) -> Selection {
 }
 
 fn open(path: &Path, selection: &Selection) -> Opened {
-    h5ad::open(path, selection).unwrap_or_else(|e| panic!("{e}"))
+    anndata::open(&SourceSpec::from(path), selection, &CacheConfig::off()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn store(path: &Path) -> AnnDataStore {
@@ -97,7 +97,9 @@ fn store(path: &Path) -> AnnDataStore {
 
 /// The message of a refusal, which must be one line that holds all `words`.
 fn refused(path: &Path, selection: &Selection, words: &[&str]) {
-    let text = h5ad::open(path, selection).expect_err("must be refused").to_string();
+    let text = anndata::open(&SourceSpec::from(path), selection, &CacheConfig::off())
+        .expect_err("must be refused")
+        .to_string();
     assert!(text.starts_with(&*path.to_string_lossy()) && !text.contains('\n'), "{text}");
     assert!(words.iter().all(|word| text.contains(word)), "{text} lacks one of {words:?}");
 }
@@ -390,7 +392,7 @@ fn unknown_filters_are_refused_at_mount_and_only_where_needed() {
     store(&path);
     let packed = Selection { layers: vec!["packed".to_owned()], ..select(None) };
     refused(&path, &packed, &["layers/packed", "filter 5", "gzip"]);
-    let catalog = h5ad::catalog(&path).unwrap();
+    let catalog = anndata::catalog(&SourceSpec::from(&*path)).unwrap();
     let entry = catalog.matrices.iter().find(|m| m.path == "layers/packed").unwrap();
     assert!(entry.refused.as_ref().unwrap().contains("filter 5"));
 }
@@ -479,7 +481,7 @@ fn flipped_bytes_are_refused_or_read_but_never_kill() {
         let mut bytes = bytes.clone();
         bytes[at] ^= 1 << (at % 8);
         std::fs::write(&mutant, &bytes).unwrap();
-        match h5ad::open(&mutant, &everything) {
+        match anndata::open(&SourceSpec::from(&*mutant), &everything, &CacheConfig::off()) {
             Ok(source) => {
                 opened += 1;
                 let store = AnnDataStore::new(vec![source]).unwrap();

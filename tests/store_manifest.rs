@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use reading::{Rows, digest_f64, digest_names, read_element, seq_sum};
 use serde_json::Value;
 use shufflefs::dtype::DType;
-use shufflefs::store::anndata::hdf5;
-use shufflefs::store::anndata::{AnnDataStore, NamesChoice, ObsChoice, Opened, Selection};
+use shufflefs::store::anndata;
+use shufflefs::store::anndata::{AnnDataStore, NamesChoice, ObsChoice, Opened, Selection, SourceSpec};
+use shufflefs::store::cache::CacheConfig;
 use shufflefs::store::{Categories, Column, ColumnData, ElementKind, OpenError, ReadError, Store};
 
 type Row = HashMap<String, String>;
@@ -49,7 +50,7 @@ fn select(x: Option<&str>, obs: ObsChoice) -> Selection {
 }
 
 fn open(path: &Path, selection: &Selection) -> Result<(AnnDataStore, Vec<(String, String)>), OpenError> {
-    let opened: Opened = hdf5::open(path, selection)?;
+    let opened: Opened = anndata::open(&SourceSpec::parse(path), selection, &CacheConfig::off())?;
     let left_out = opened.left_out.clone();
     Ok((AnnDataStore::new(vec![opened])?, left_out))
 }
@@ -229,7 +230,7 @@ fn check_served(row: &Row, path: &Path, at: &str) {
         reading::check_partial_reads(&store, 0, &rows);
     }
     check_extra(row, path, &left_out, at);
-    let catalog = hdf5::catalog(path).unwrap_or_else(|e| panic!("{at}: {e}"));
+    let catalog = anndata::catalog(&SourceSpec::parse(path)).unwrap_or_else(|e| panic!("{at}: {e}"));
     assert_eq!((catalog.n_obs, catalog.n_vars), (store.schema().n_rows, store.schema().n_vars), "{at}");
     assert_eq!(catalog.matrices.iter().any(|m| m.path == "X" && m.refused.is_none()), x.is_some(), "{at}");
     let columns: Vec<&str> = catalog.columns.iter().map(|c| c.name.as_str()).collect();
@@ -275,7 +276,7 @@ fn refused_at_mount() {
         ("derived/Baron_H1_256.csc.gzip.h5ad", &[": X: ", "csc", "tocsr"]),
         ("derived/small.null_X.h5ad", &[": X: ", "null", "--x none"]),
         ("h5ad/anndata_v0.11.4_no_X.h5ad", &["no X", "--x none"]),
-        ("other/mudata_v0.2.4.h5mu", &["MuData", "mod/mod1", "mod/mod2"]),
+        ("other/mudata_v0.2.4.h5mu", &["MuData", "mod/mod1", "mod/mod2", "h5mu::mod/mod1"]),
         ("other/plain_hdf5.h5", &["not AnnData", "members are"]),
         ("tenx/cellranger_v1.2.h5", &["10x Genomics"]),
         ("tenx/cellranger_v3.h5", &["10x Genomics"]),

@@ -13,7 +13,7 @@ use crate::batch::safetensors::Safetensors;
 use crate::batch::{BatchSpec, Encoder, Genes};
 use crate::order::defaults;
 use crate::order::{Blocks, Order, OrderConfig, SourceRows};
-use crate::store::anndata::{AnnDataStore, hdf5};
+use crate::store::anndata::{self, AnnDataStore, SourceSpec};
 use crate::store::cache::{self, CacheConfig};
 use crate::store::fingerprint::fingerprint;
 use crate::store::{OpenError, Schema, Store, Strings};
@@ -101,10 +101,11 @@ impl Dataset {
                 ),
             }
         };
-        let opened = open_source(source, &options)?;
+        let source = SourceSpec::parse(source);
+        let opened = open_source(&source, &options)?;
         let (left_out, mut warnings) = (opened.left_out.clone(), opened.warnings.clone());
         let gene_mask = opened.gene_mask.clone();
-        let modified = std::fs::metadata(source).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+        let modified = std::fs::metadata(&source.path).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
         let mut store = AnnDataStore::new(vec![opened])?;
         store.serve_as(options.x_dtype, options.index_dtype)?;
         let store: Arc<dyn Store> = Arc::new(store);
@@ -187,8 +188,8 @@ impl Dataset {
 }
 
 /// Opens one source by its content.
-fn open_source(path: &Path, options: &Options) -> Result<crate::store::anndata::Opened, OpenError> {
-    hdf5::open_cached(path, &options.selection, &cache_config(options))
+fn open_source(source: &SourceSpec, options: &Options) -> Result<anndata::Opened, OpenError> {
+    anndata::open(source, &options.selection, &cache_config(options))
 }
 
 /// The cache folder of the options, else the one of the user. `$SHUFFLEFS_CACHE_MIN_ROWS` is for tests of small sources.

@@ -46,11 +46,44 @@ pub enum Storage {
     Unallocated,
 }
 
+/// Which files hold the chunks of an array. It follows from the chunk's place in the grid, so that no entry has to tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkFiles {
+    /// The first file, an index of the store's file table.
+    pub first: u32,
+    /// Chunks per file along both axes, where every box of chunks has a file of its own, in the order of the grid of boxes. `None`:
+    /// everything lies in the first file.
+    pub per_file: Option<[u64; 2]>,
+}
+
+impl ChunkFiles {
+    /// Everything lies in `file`.
+    #[must_use]
+    pub const fn one(file: u32) -> Self {
+        Self { first: file, per_file: None }
+    }
+
+    /// The file of `chunk`, in a grid of `grid_cols` chunks along the second axis.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation)] // files are numbered by u32 when the map is built
+    pub fn of(&self, chunk: u64, grid_cols: u64) -> u32 {
+        let Some([rows, cols]) = self.per_file else { return self.first };
+        let (i, j) = (chunk / grid_cols / rows, chunk % grid_cols / cols);
+        self.first + (i * grid_cols.div_ceil(cols) + j) as u32
+    }
+
+    /// The same where the source's file 0 is `file`.
+    #[must_use]
+    pub const fn behind(self, file: u32) -> Self {
+        Self { first: self.first + file, ..self }
+    }
+}
+
 /// A stored array of rank 1 or 2.
 #[derive(Debug, Clone)]
 pub struct ChunkMap {
-    /// The file, an index of the store's file table.
-    pub file: u32,
+    /// The files.
+    pub files: ChunkFiles,
     /// Elements along the first axis.
     pub n_rows: u64,
     /// Elements along the second axis; 1 for arrays of rank 1.
@@ -79,6 +112,12 @@ impl ChunkMap {
     /// Chunks along the second axis.
     fn grid_cols(&self) -> u64 {
         self.n_cols.div_ceil(self.chunk[1]).max(1)
+    }
+
+    /// The file that holds `chunk`.
+    #[must_use]
+    pub fn file_of(&self, chunk: u32) -> u32 {
+        self.files.of(u64::from(chunk), self.grid_cols())
     }
 
     /// Number of chunks of the grid.
@@ -140,13 +179,13 @@ impl ChunkMap {
             Storage::Resident(_) | Storage::Unallocated => Extent::Resident,
             Storage::Contiguous(start) => {
                 let address = start + self.first_element(chunk) * size + first;
-                Extent::File { file: self.file, address, len: (last - first) as u32, is_prefix: false }
+                Extent::File { file: self.files.first, address, len: (last - first) as u32, is_prefix: false }
             }
             Storage::Chunked(entries) => match entries.get(chunk as usize) {
                 None => Extent::Resident,
                 Some(e) if e.address == UNALLOCATED => Extent::Resident,
                 Some(e) if !self.is_filtered() => Extent::File {
-                    file: self.file,
+                    file: self.file_of(chunk),
                     address: e.address + first,
                     len: (last - first) as u32,
                     is_prefix: false,
@@ -156,7 +195,12 @@ impl ChunkMap {
                     let len =
                         if whole { stored_len } else { self.pipeline.stored_prefix(stored_len, e.mask, last as usize) };
                     let len = len.min(stored_len);
-                    Extent::File { file: self.file, address: e.address, len: len as u32, is_prefix: len < stored_len }
+                    Extent::File {
+                        file: self.file_of(chunk),
+                        address: e.address,
+                        len: len as u32,
+                        is_prefix: len < stored_len,
+                    }
                 }
             },
         }

@@ -21,6 +21,7 @@ pub mod column;
 pub mod error;
 pub mod fault;
 pub mod file;
+pub mod files;
 pub mod fingerprint;
 pub mod rows;
 

@@ -71,8 +71,6 @@ pub struct WindowPlan {
     pub tasks: Vec<ChunkTask>,
     /// Reads.
     pub groups: Vec<Group>,
-    /// Files that are read.
-    pub files: Vec<u32>,
     /// Bytes of stored elements that the pieces need.
     pub wanted_bytes: u64,
     /// The same, of chunks that have filters.
@@ -98,7 +96,6 @@ impl WindowPlan {
             pieces: Vec::new(),
             tasks: Vec::new(),
             groups: Vec::new(),
-            files: Vec::new(),
             wanted_bytes: 0,
             needed_filtered_bytes: 0,
         };
@@ -139,14 +136,8 @@ impl WindowPlan {
             self.needed_filtered_bytes += if store.is_plain(part, chunk) { 0 } else { wanted };
             let need = kept.map_or(need.clone(), |kept| kept.to_decode(part, chunk, need));
             let mut extent = store.extent(part, chunk, need.clone(), false);
-            if let Extent::File { file, .. } = extent {
-                // Of kept chunks, too: what was read of a source that changed since is not served.
-                if !self.files.contains(&file) {
-                    self.files.push(file);
-                }
-                if kept.is_some_and(|kept| kept.get(part, chunk).is_some()) {
-                    extent = Extent::Resident;
-                }
+            if kept.is_some_and(|kept| kept.get(part, chunk).is_some()) {
+                extent = Extent::Resident;
             }
             self.tasks.push(ChunkTask {
                 part: index(part),

@@ -233,7 +233,7 @@ impl Shared {
         let Some(group) = plan.groups.get(group) else { return };
         let decoder =
             Decoder { store: &*self.store, kept: self.kept.as_ref(), bad: &self.bad, counters: &self.counters };
-        decoder.run(plan, group, bytes, buffers, &mut |batch| self.deliver(batch, &plan.files));
+        decoder.run(plan, group, bytes, buffers, &mut |batch| self.deliver(batch));
         if let Some(job) = self.state.lock().job(job) {
             job.last_progress = Instant::now();
         }
@@ -264,7 +264,7 @@ impl Shared {
         // Batches without any value are complete now; the others lose the planner's share.
         for batch in &plan.batches {
             if batch.arrived() {
-                self.deliver(batch, &plan.files);
+                self.deliver(batch);
             }
         }
         Counters::lap(&self.counters.plan_ns, start);

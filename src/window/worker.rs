@@ -65,7 +65,9 @@ impl Decoder<'_> {
 
     fn read(&self, file: u32, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
         let start = Instant::now();
-        let result = self.store.read_at(file, address, into);
+        // Checked after every read: what was read before the source changed is right, and what is read later fails, so that no mixture of
+        // old and new bytes is ever served. What would fail to decode because the source changed is told as that.
+        let result = self.store.read_at(file, address, into).and_then(|()| self.store.check_unchanged(file));
         Counters::lap(&self.counters.read_ns, start);
         Counters::add(&self.counters.reads, 1);
         Counters::add(&self.counters.bytes_read, into.len() as u64);
@@ -134,6 +136,10 @@ impl Decoder<'_> {
             return Err(error);
         }
         if let Some(decoded) = self.kept.and_then(|kept| kept.get(part, task.chunk)) {
+            // What was read of a source that changed since is not served.
+            if let Extent::File { file, .. } = self.store.extent(part, task.chunk, task.need.clone(), false) {
+                self.store.check_unchanged(file)?;
+            }
             Counters::add(&self.counters.chunks_kept, 1);
             let start = Instant::now();
             self.scatter(plan, task, decoded, 0);

@@ -17,6 +17,7 @@ use super::{no_such_path, options_of, own_tree_of, sources_of, tree_path};
 use crate::cli::args::ExportArgs;
 use crate::cli::dataset::Dataset;
 use crate::cli::describe::dataset_json;
+use crate::store::anndata::SourceSpec;
 use crate::view::{Ino, Tree};
 
 /// Bytes per read of the tree.
@@ -103,7 +104,7 @@ impl Export<'_> {
 fn check_identity(dataset: &Dataset, out: &Path) -> anyhow::Result<()> {
     let mut sources = Vec::new();
     for source in &dataset.sources {
-        let meta = fs::metadata(source).with_context(|| source.display().to_string())?;
+        let meta = fs::metadata(SourceSpec::parse(source).path).with_context(|| source.display().to_string())?;
         sources.push(json!({"path": source.display().to_string(), "bytes": meta.len(), "modified": [meta.mtime(), meta.mtime_nsec()]}));
     }
     let identity = json!({"sources": sources, "dataset": dataset_json(dataset)});

@@ -6,13 +6,13 @@ use std::io::Write as _;
 use super::absolute;
 use crate::cli::args::InspectArgs;
 use crate::cli::text::{bytes, count};
-use crate::store::anndata::{Catalog, CatalogMatrix, hdf5};
+use crate::store::anndata::{self, Catalog, CatalogMatrix, SourceSpec};
 
 /// Prints the content of each source.
 pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let mut catalogs = Vec::new();
     for source in absolute(&args.sources)? {
-        let catalog = hdf5::catalog(&source)?;
+        let catalog = anndata::catalog(&SourceSpec::parse(&source))?;
         catalogs.push((source, catalog));
     }
     let text = if args.json {

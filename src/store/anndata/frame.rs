@@ -33,12 +33,17 @@ enum Layout {
 }
 
 impl Frame {
-    /// Opens the frame at `node`. `uns` holds the labels of categoricals in frames of records.
+    /// Opens the frame at `node`. `root` is the AnnData object: its `uns` holds the labels of categoricals in frames of records.
     ///
     /// # Errors
     /// [`OpenError`] if it is not a data frame or damaged.
-    pub fn open(node: NodeRef, uns: Option<NodeRef>) -> Result<Self, OpenError> {
-        if node.is_group() { Self::open_group(node) } else { Self::open_records(node, uns) }
+    pub fn open(node: NodeRef, root: &NodeRef) -> Result<Self, OpenError> {
+        if node.is_group() {
+            return Self::open_group(node);
+        }
+        // Nobody else needs `uns`, which may hold what cannot be read.
+        let uns = root.child("uns")?.filter(|uns| uns.is_group());
+        Self::open_records(node, uns)
     }
 
     fn open_group(node: NodeRef) -> Result<Self, OpenError> {

@@ -11,7 +11,7 @@ use super::{OpenedElement, OpenedLayout, values};
 use crate::codec::Pipeline;
 use crate::dtype::{DType, Stored};
 use crate::num::{to_u64, to_usize};
-use crate::store::chunk_map::{ChunkMap, Storage};
+use crate::store::chunk_map::{ChunkFiles, ChunkMap, Storage};
 use crate::store::error::OpenError;
 use crate::store::rows::RowLengths;
 
@@ -296,7 +296,15 @@ fn slow_chunks(path: &str, raw: &RawArray) -> Option<String> {
 fn resident(dims: [u64; 2], elem_size: usize, bytes: Vec<u8>) -> RawArray {
     let chunk = ChunkMap::virtual_chunk(dims[0], dims[1], to_u64(elem_size));
     let pipeline = Pipeline::new([], to_usize(chunk[0] * chunk[1]) * elem_size);
-    RawArray { dims, elem_size, chunk, pipeline, fill: vec![0; elem_size], storage: Storage::Resident(bytes.into()) }
+    RawArray {
+        files: ChunkFiles::one(0),
+        dims,
+        elem_size,
+        chunk,
+        pipeline,
+        fill: vec![0; elem_size],
+        storage: Storage::Resident(bytes.into()),
+    }
 }
 
 /// Opens one field of an `obsm` of records (before anndata 0.7) as a dense matrix in memory.

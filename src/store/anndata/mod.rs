@@ -1,13 +1,15 @@
 //! AnnData: what its containers have in common.
 //!
-//! A container (`hdf5`) is opened in two steps. `catalog` lists what is inside without loading anything, for `inspect`
-//! and for messages that name what exists. `open` loads what a [`Selection`] names: chunk maps, row lengths, columns and names.
+//! A source is opened through [`container`] in two steps. [`catalog`](container::catalog) lists what is inside without loading
+//! anything, for `inspect` and for messages that name what exists. [`open`](container::open) loads what a [`Selection`] names: chunk
+//! maps, row lengths, columns and names.
 //! Several [`Opened`] sources (for now exactly one) make an [`AnnDataStore`].
 
 mod catalog;
 mod columns;
+pub mod container;
 mod frame;
-pub mod hdf5;
+mod hdf5;
 mod matrix;
 mod node;
 mod raw_array;
@@ -16,13 +18,15 @@ mod select;
 pub mod store;
 mod values;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::chunk_map::ChunkMap;
 use super::column::{Column, Strings};
-use super::file::SourceFile;
+use super::files::Files;
 use super::rows::RowLengths;
 
+pub use container::{Expansion, SourceSpec, catalog, expand, open};
 pub use store::AnnDataStore;
 
 /// Which parts of an AnnData object take part.
@@ -70,8 +74,10 @@ pub enum NamesChoice {
 /// One source, opened and checked.
 #[derive(Debug)]
 pub struct Opened {
-    /// The file, stamped.
-    pub file: SourceFile,
+    /// The source as it was named, with the group inside.
+    pub path: PathBuf,
+    /// Its files, stamped.
+    pub files: Files,
     /// Container and encoding in a few words, such as `h5ad, csr`.
     pub kind: String,
     /// Number of rows.
@@ -82,7 +88,7 @@ pub struct Opened {
     pub var_names: Strings,
     /// Names of the rows, if chosen.
     pub obs_names: Option<Strings>,
-    /// Chosen matrices: X first, then layers, then obsm. File ids inside their chunk maps are 0.
+    /// Chosen matrices: X first, then layers, then obsm. Their chunk maps name files by their number in `files`.
     pub elements: Vec<OpenedElement>,
     /// Chosen columns of `obs`.
     pub columns: Vec<Column>,

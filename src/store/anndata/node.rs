@@ -6,15 +6,16 @@
 //! leads out of the group it was given for.
 
 use std::cell::Cell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::raw_array::RawArray;
 use crate::dtype::Stored;
-use crate::store::cache::{CacheConfig, SourceCache};
+use crate::store::cache::SourceCache;
 use crate::store::chunk_map::ChunkMap;
 use crate::store::column::Strings;
 use crate::store::error::OpenError;
+use crate::store::error::ReadError;
 use crate::store::file::SourceFile;
 
 /// Most dimensions of an array.
@@ -299,47 +300,75 @@ impl ElemType {
     }
 }
 
-/// The file of a container, and how much memory its content was allowed to take so far.
+/// The files of a source while it is opened.
+pub trait SourceFiles {
+    /// Fills `buf` from the file `file` at `offset`.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError>;
+}
+
+impl SourceFiles for SourceFile {
+    fn read_at(&self, _: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
+        Self::read_at(self, offset, buf)
+    }
+}
+
+/// The files of a container, and how much memory its content was allowed to take so far.
 ///
 /// A file of a few kilobytes can declare arrays of terabytes. What becomes resident is therefore limited by the size of
-/// the file: 64 times (names and labels compress, but not more than that), and at least 48 MiB.
-#[derive(Debug)]
+/// the files: 64 times (names and labels compress, but not more than that), and at least 48 MiB.
 pub struct Source {
-    file: Rc<SourceFile>,
+    path: PathBuf,
+    files: Rc<dyn SourceFiles>,
+    seen_bytes: Cell<u64>,
     charged_bytes: Cell<u64>,
     cache: SourceCache,
 }
 
 impl Source {
-    /// A source that nothing was charged to.
+    /// A source at `path` that nothing was charged to.
     #[must_use]
-    pub fn new(file: Rc<SourceFile>, cache: &CacheConfig) -> Self {
-        let cache = SourceCache::new(cache, &file);
-        Self { file, charged_bytes: Cell::new(0), cache }
+    pub fn new(path: &Path, files: Rc<dyn SourceFiles>, cache: SourceCache) -> Self {
+        Self { path: path.to_owned(), files, seen_bytes: Cell::new(0), charged_bytes: Cell::new(0), cache }
     }
 
-    /// What is kept of the file in the cache folder.
+    /// Notes that a file of `bytes` bytes belongs to the source.
+    pub fn saw(&self, bytes: u64) {
+        self.seen_bytes.set(self.seen_bytes.get().saturating_add(bytes));
+    }
+
+    /// Bytes of the files that belong to the source, as far as they were looked at.
+    #[must_use]
+    pub fn seen_bytes(&self) -> u64 {
+        self.seen_bytes.get()
+    }
+
+    /// Fills `buf` from the file `file` at `offset`.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.files.read_at(file, offset, buf)
+    }
+
+    /// What is kept of the source in the cache folder.
     #[must_use]
     pub fn cache(&self) -> &SourceCache {
         &self.cache
     }
 
-    /// The file.
-    #[must_use]
-    pub fn file(&self) -> &SourceFile {
-        &self.file
-    }
-
-    /// Path of the file.
+    /// Path of the source.
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.file.path()
+        &self.path
     }
 
     /// Most bytes that may be charged.
     #[must_use]
     pub fn limit_bytes(&self) -> u64 {
-        self.file.stamp().size.saturating_mul(64).max(48 << 20)
+        self.seen_bytes().saturating_mul(64).max(48 << 20)
     }
 
     /// Charges `bytes` before they are allocated.
@@ -349,7 +378,7 @@ impl Source {
     pub fn charge(&self, element: &str, bytes: u64) -> Result<(), OpenError> {
         let sum = self.charged_bytes.get().saturating_add(bytes);
         if sum > self.limit_bytes() {
-            let reason = format!("would take {bytes} bytes of memory, from a file of {}", self.file.stamp().size);
+            let reason = format!("would take {bytes} bytes of memory, from a source of {}", self.seen_bytes());
             return Err(OpenError::refused(self.path(), element, reason, "leave it out"));
         }
         self.charged_bytes.set(sum);

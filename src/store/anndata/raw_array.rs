@@ -8,7 +8,7 @@ use super::node::Source;
 use crate::codec::{Pipeline, Scratch};
 use crate::dtype::Stored;
 use crate::num::{to_u64, to_usize};
-use crate::store::chunk_map::{ChunkEntry, ChunkMap, Storage, UNALLOCATED};
+use crate::store::chunk_map::{ChunkEntry, ChunkFiles, ChunkMap, Storage, UNALLOCATED};
 use crate::store::error::OpenError;
 
 /// Bytes per read of contiguous arrays.
@@ -20,6 +20,8 @@ type EachPiece<'a> = dyn FnMut(u64, &[u8]) -> Result<(), OpenError> + 'a;
 /// A stored array of rank 1 or 2 (a scalar is an array of one element).
 #[derive(Debug, Clone)]
 pub struct RawArray {
+    /// The files, as the source numbers them.
+    pub files: ChunkFiles,
     /// Elements along both axes; the second one is 1 for rank 1.
     pub dims: [u64; 2],
     /// Size of an element in bytes, at least 1.
@@ -43,7 +45,7 @@ impl RawArray {
             *to = *from;
         }
         ChunkMap {
-            file: 0,
+            files: self.files,
             n_rows: self.dims[0],
             n_cols: self.dims[1],
             chunk: self.chunk,
@@ -120,7 +122,9 @@ impl RawArray {
                 Storage::Contiguous(address) => {
                     buf.resize(to_usize(rows * row_bytes), 0);
                     let at = address + first * row_bytes;
-                    source.file().read_at(at, &mut buf).map_err(|e| unreadable(source, path, &e.to_string()))?;
+                    source
+                        .read_at(self.files.first, at, &mut buf)
+                        .map_err(|e| unreadable(source, path, &e.to_string()))?;
                 }
                 _ => {
                     if buf.len() != to_usize(rows * row_bytes) {
@@ -173,7 +177,7 @@ impl<'a> ChunkReader<'a> {
         let chunk_bytes = array.pipeline.chunk_bytes;
         // A chunk larger than its array exists where arrays can grow: it must not take more than the file justifies.
         if to_u64(chunk_bytes) > source.limit_bytes() {
-            let reason = format!("chunk of {chunk_bytes} bytes in a file of {}", source.file().stamp().size);
+            let reason = format!("chunk of {chunk_bytes} bytes in a source of {}", source.seen_bytes());
             return Err(OpenError::refused(source.path(), path, reason, "write it again with smaller chunks"));
         }
         Ok(Self { array, source, path, scratch: Scratch::default(), stored: Vec::new(), decoded: vec![0; chunk_bytes] })
@@ -193,18 +197,18 @@ impl<'a> ChunkReader<'a> {
             return Ok(&self.decoded);
         };
         let stored_len = to_usize(u64::from(stored_len));
+        let grid_cols = self.array.dims[1].div_ceil(self.array.chunk[1]).max(1);
+        let file = self.array.files.of(number, grid_cols);
         if self.array.pipeline.is_plain() {
             // Its length was checked when the map was built.
             self.source
-                .file()
-                .read_at(address, &mut self.decoded)
+                .read_at(file, address, &mut self.decoded)
                 .map_err(|e| unreadable(self.source, self.path, &e.to_string()))?;
             return Ok(&self.decoded);
         }
         self.stored.resize(stored_len, 0);
         self.source
-            .file()
-            .read_at(address, &mut self.stored)
+            .read_at(file, address, &mut self.stored)
             .map_err(|e| unreadable(self.source, self.path, &e.to_string()))?;
         let need = 0..self.decoded.len();
         self.array

@@ -31,9 +31,8 @@ impl Root {
     /// [`OpenError::Refused`] saying what it is instead.
     pub fn open(node: NodeRef) -> Result<Self, OpenError> {
         check_container(node.as_ref())?;
-        let uns = node.child("uns")?.filter(|uns| uns.is_group());
         let frame = |name: &str| match node.child(name)? {
-            Some(frame) => Frame::open(frame, uns.clone()),
+            Some(frame) => Frame::open(frame, &node),
             None => Err(not_anndata(node.as_ref())),
         };
         let (obs, var) = (frame("obs")?, frame("var")?);
@@ -104,14 +103,23 @@ fn servable(node: &dyn Node, expected: Expected<'_>) -> bool {
 fn check_container(node: &dyn Node) -> Result<(), OpenError> {
     let encoding = node.attr_text("encoding-type")?;
     if let Some(modalities) = node.child("mod")?.filter(|m| m.is_group()) {
-        let names: Vec<String> = modalities.children()?.iter().map(|name| format!("mod/{name}")).collect();
-        let reason = format!("is MuData with {}", listing(&names));
-        return Err(node.refused(&reason, "write one of them to a file of its own: mdata.mod[NAME].write_h5ad(...)"));
+        return Err(name_one(node, "MuData", "mod", modalities.as_ref())?);
+    }
+    if let (None, Some(tables)) = (node.child("obs")?, node.child("tables")?.filter(|tables| tables.is_group())) {
+        return Err(name_one(node, "SpatialData", "tables", tables.as_ref())?);
     }
     match encoding.as_deref() {
         None | Some("anndata" | "") => Ok(()),
         Some(other) => Err(node.refused(&format!("is {other}, not AnnData"), "give an .h5ad file")),
     }
+}
+
+/// A refusal of a container of several AnnData objects, which lists them.
+fn name_one(node: &dyn Node, what: &str, group: &str, members: &dyn Node) -> Result<OpenError, OpenError> {
+    let names: Vec<String> = members.children()?.iter().map(|name| format!("{group}/{name}")).collect();
+    let reason = format!("is {what} with {}", listing(&names));
+    let first = names.first().map_or_else(|| format!("{group}/NAME"), ToOwned::to_owned);
+    Ok(node.refused(&reason, &format!("name one: {}::{first}", node.source().path().display())))
 }
 
 fn not_anndata(node: &dyn Node) -> OpenError {
@@ -152,6 +160,5 @@ pub fn listing(names: &[String]) -> String {
 /// # Errors
 /// [`OpenError`] if it is damaged.
 pub fn raw_frame(root: &Root, var: &NodeRef) -> Result<Frame, OpenError> {
-    let uns = root.node.child("uns")?.filter(|uns| uns.is_group());
-    Frame::open(Rc::clone(var), uns)
+    Frame::open(Rc::clone(var), &root.node)
 }

@@ -1,7 +1,7 @@
 //! The [`Store`] over opened AnnData sources.
 //!
 //! Each part keeps one chunk map per source. Chunks are numbered through: those of the first source, then those of the
-//! next. Rows are numbered through in the same way, and file numbers are source numbers. Finding the source of a row or of
+//! next. Rows are numbered through in the same way, and so are files. Finding the source of a row or of
 //! a chunk is a binary search over as many entries as there are sources.
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::dtype::DType;
 use crate::num::{to_u64, to_usize};
 use crate::store::chunk_map::{ChunkMap, Storage};
 use crate::store::error::{OpenError, ReadError};
-use crate::store::file::SourceFile;
+use crate::store::files::{Files, OpenFiles};
 use crate::store::rows::GROUP;
 use crate::store::{
     Element, ElementId, ElementKind, Extent, Part, PartId, PartRole, Piece, RowLengths, Schema, SourceBorders,
@@ -24,7 +24,7 @@ use crate::store::{
 /// An AnnData dataset.
 pub struct AnnDataStore {
     schema: Schema,
-    files: Vec<SourceFile>,
+    files: OpenFiles,
     parts: Vec<StoredPart>,
     /// Row lengths by element and source; empty for dense elements.
     lengths: Vec<Vec<Arc<RowLengths>>>,
@@ -53,7 +53,7 @@ impl AnnDataStore {
     pub fn new(sources: Vec<Opened>) -> Result<Self, OpenError> {
         if let [_, second, ..] = sources.as_slice() {
             let reason = "several AnnData sources in one mount are not supported";
-            return Err(OpenError::refused(second.file.path(), "file", reason, "mount them one by one"));
+            return Err(OpenError::refused(&second.path, "file", reason, "mount them one by one"));
         }
         let mut store = Self {
             schema: Schema {
@@ -66,22 +66,27 @@ impl AnnDataStore {
                 obs_names: None,
                 sources: Vec::new(),
             },
-            files: Vec::new(),
+            files: OpenFiles::new(Files::default()),
             parts: Vec::new(),
             lengths: Vec::new(),
             has_x: false,
         };
+        let mut files = Files::default();
         for source in sources {
-            store.add(source)?;
+            store.add(source, &mut files)?;
         }
+        store.files = OpenFiles::new(files);
         Ok(store)
     }
 
     /// Adds a source whose elements and columns are those of the sources before it.
-    fn add(&mut self, source: Opened) -> Result<(), OpenError> {
-        let file_id = u32::try_from(self.files.len()).unwrap_or(u32::MAX);
-        let path = source.file.path();
-        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    fn add(&mut self, source: Opened, files: &mut Files) -> Result<(), OpenError> {
+        let Some(first_file) = files.append(source.files) else {
+            let reason = "more than 2^32 files in all sources";
+            return Err(OpenError::refused(&source.path, "file", reason, "mount fewer of them"));
+        };
+        let path = source.path;
+        let absolute = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
         let first_row = self.schema.n_rows;
         self.schema.n_rows += source.n_obs;
         self.schema.sources.push(SourceInfo { path: absolute, kind: source.kind, rows: first_row..self.schema.n_rows });
@@ -90,10 +95,9 @@ impl AnnDataStore {
         self.schema.obs_names = source.obs_names;
         self.schema.columns = source.columns;
         for (element, opened) in source.elements.into_iter().enumerate() {
-            self.add_element(element, opened, file_id, source.file.path())?;
+            self.add_element(element, opened, first_file, &path)?;
         }
         self.has_x = self.schema.elements.first().is_some_and(|element| element.name == "X");
-        self.files.push(source.file);
         Ok(())
     }
 
@@ -101,21 +105,22 @@ impl AnnDataStore {
         &mut self,
         element: ElementId,
         opened: OpenedElement,
-        file_id: u32,
+        first_file: u32,
         path: &Path,
     ) -> Result<(), OpenError> {
         let OpenedElement { name, n_cols, gene_axis, layout, path: inner } = opened;
         let (kind, dtype, lengths) = match layout {
             OpenedLayout::Sparse { lengths, data, indices } => {
                 let dtype = data.stored.dtype;
-                let data = self.add_part(element, PartRole::Values, data, &format!("{inner}/data"), file_id, path)?;
+                let data =
+                    self.add_part(element, PartRole::Values, data, &format!("{inner}/data"), first_file, path)?;
                 let role = PartRole::Indices;
-                let indices = self.add_part(element, role, indices, &format!("{inner}/indices"), file_id, path)?;
+                let indices = self.add_part(element, role, indices, &format!("{inner}/indices"), first_file, path)?;
                 (ElementKind::Sparse { data, indices }, dtype, vec![lengths])
             }
             OpenedLayout::Dense { values } => {
                 let dtype = values.stored.dtype;
-                let values = self.add_part(element, PartRole::Values, values, &inner, file_id, path)?;
+                let values = self.add_part(element, PartRole::Values, values, &inner, first_file, path)?;
                 (ElementKind::Dense { values }, dtype, Vec::new())
             }
         };
@@ -130,14 +135,14 @@ impl AnnDataStore {
         role: PartRole,
         mut map: ChunkMap,
         inner: &str,
-        file_id: u32,
+        first_file: u32,
         path: &Path,
     ) -> Result<PartId, OpenError> {
         if u32::try_from(map.n_chunks()).is_err() {
             let reason = format!("{} chunks", map.n_chunks());
             return Err(OpenError::refused(path, inner, reason, "write it again with larger chunks"));
         }
-        map.file = file_id;
+        map.files = map.files.behind(first_file);
         let id = self.parts.len();
         self.schema.parts.push(Part { element, role, stored: map.stored, path: inner.to_owned() });
         let chunk_bytes = map.pipeline.chunk_bytes;
@@ -158,7 +163,7 @@ impl AnnDataStore {
         for element in &mut self.schema.elements {
             if let ElementKind::Sparse { .. } = element.kind {
                 if element.n_cols > dtype.n_indices() {
-                    let path = self.files.first().map_or_else(Default::default, |f| f.path().to_owned());
+                    let path = self.schema.sources.first().map_or_else(Default::default, |s| s.path.clone());
                     let reason = format!("{} columns, {dtype} numbers {} at most", element.n_cols, dtype.n_indices());
                     return Err(OpenError::refused(&path, &element.name, reason, "use a wider --index-dtype"));
                 }
@@ -175,7 +180,7 @@ impl AnnDataStore {
     }
 
     fn corrupt(&self, part: PartId, chunk: u32, file: u32, reason: String) -> ReadError {
-        let file = self.files.get(to_usize(u64::from(file))).map_or_else(Default::default, |f| f.path().to_owned());
+        let file = self.files.files().path(file);
         ReadError::Corrupt { file, element: self.schema.parts[part].path.clone(), chunk, reason }
     }
 }
@@ -252,7 +257,7 @@ impl Store for AnnDataStore {
         let (SourcePart { map, .. }, local) = self.parts[part].locate(chunk);
         let size = map.stored.dtype.size_bytes();
         let bytes = to_usize(u64::from(need.start)) * size..to_usize(u64::from(need.end)) * size;
-        let corrupt = |reason: String| self.corrupt(part, local, map.file, reason);
+        let corrupt = |reason: String| self.corrupt(part, local, map.file_of(local), reason);
         let chunk_bytes = map.pipeline.chunk_bytes;
         let Some(out) = out.get_mut(..chunk_bytes).filter(|_| bytes.end <= chunk_bytes) else {
             return Err(corrupt(format!("elements {need:?} are outside the chunk")));
@@ -286,20 +291,20 @@ impl Store for AnnDataStore {
     }
 
     fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
-        self.files[to_usize(u64::from(file))].read_at(offset, buf)
+        self.files.read_at(file, offset, buf)
     }
 
     fn will_need(&self, file: u32, offset: u64, len: u64) {
-        self.files[to_usize(u64::from(file))].will_need(offset, len);
+        self.files.will_need(file, offset, len);
     }
 
     fn check_unchanged(&self, file: u32) -> Result<(), ReadError> {
-        self.files[to_usize(u64::from(file))].check_unchanged()
+        self.files.check_unchanged(file)
     }
 
     fn bad_row(&self, part: PartId, row: u64, reason: String) -> ReadError {
         let (source, _) = self.locate(row);
-        let file = self.files.get(source).map_or_else(Default::default, |f| f.path().to_owned());
+        let file = self.schema.sources.get(source).map_or_else(Default::default, |s| s.path.clone());
         ReadError::BadRow { file, element: self.schema.parts[part].path.clone(), row, reason }
     }
 
@@ -314,7 +319,7 @@ impl Store for AnnDataStore {
         let lengths = self.lengths.iter().flatten().map(|lengths| lengths.resident_bytes());
         let columns = columns.iter().map(super::Column::resident_bytes);
         let names = obs_names.iter().chain([var_names]).map(super::Strings::resident_bytes);
-        maps.chain(lengths).chain(columns).chain(names).sum()
+        maps.chain(lengths).chain(columns).chain(names).chain([self.files.files().resident_bytes()]).sum()
     }
 }
 

@@ -14,7 +14,7 @@ use crate::num::{to_u64, to_usize};
 use crate::store::anndata::node::{ArrayInfo, ElemType, MAX_CHUNK_BYTES, Node, StorageInfo, TextType};
 use crate::store::anndata::raw_array::RawArray;
 use crate::store::array::Array;
-use crate::store::chunk_map::{ChunkEntry, ChunkMap, Storage, UNALLOCATED};
+use crate::store::chunk_map::{ChunkEntry, ChunkFiles, ChunkMap, Storage, UNALLOCATED};
 use crate::store::error::OpenError;
 
 /// Most chunks of an array.
@@ -48,6 +48,7 @@ pub fn raw_array(node: &H5Node, dataset: &Id, info: &ArrayInfo) -> Result<RawArr
     let virtual_chunk = ChunkMap::virtual_chunk(dims[0], dims[1], to_u64(elem_size));
     let virtual_bytes = virtual_chunk[0].saturating_mul(virtual_chunk[1]).saturating_mul(to_u64(elem_size));
     let mut array = RawArray {
+        files: ChunkFiles::one(0),
         dims,
         elem_size,
         chunk: virtual_chunk,
@@ -98,7 +99,7 @@ fn compact(node: &H5Node, dataset: &Id, info: &ArrayInfo, total: u64) -> Result<
 
 fn contiguous(node: &H5Node, dataset: &Id, total: u64) -> Result<Storage, OpenError> {
     let Some(address) = lib::dataset_address(dataset) else { return Ok(Storage::Unallocated) };
-    let size = node.source().file().stamp().size;
+    let size = node.file_bytes();
     if address.checked_add(total).is_none_or(|end| end > size) {
         let reason = format!("data at {address}+{total} are outside the file ({size} bytes)");
         return Err(node.refused(&reason, "copy or download it again"));
@@ -132,7 +133,7 @@ fn chunked(node: &H5Node, dataset: &Id, creation: &Id, rank: usize, array: &mut 
 
 /// The chunks of `array`, in the order of the grid.
 fn chunk_table(node: &H5Node, dataset: &Id, rank: usize, array: &RawArray) -> Result<Array<ChunkEntry>, OpenError> {
-    let file_bytes = node.source().file().stamp().size;
+    let file_bytes = node.file_bytes();
     let n = n_chunks(array);
     let table_bytes = n.saturating_mul(to_u64(size_of::<ChunkEntry>()));
     if n > MAX_CHUNKS || table_bytes > file_bytes.max(FREE_TABLE_BYTES) {
@@ -145,7 +146,7 @@ fn chunk_table(node: &H5Node, dataset: &Id, rank: usize, array: &RawArray) -> Re
 
 /// Asks the library for all chunks and checks each.
 fn list_chunks(node: &H5Node, dataset: &Id, rank: usize, array: &RawArray) -> Result<Array<ChunkEntry>, OpenError> {
-    let file_bytes = node.source().file().stamp().size;
+    let file_bytes = node.file_bytes();
     let mut table = vec![ChunkEntry { address: UNALLOCATED, stored_len: 0, mask: 0 }; to_usize(n_chunks(array))];
     let mut bad = None;
     lib::visit_chunks(dataset, rank, &mut |chunk| match place(array, file_bytes, &chunk, &mut table) {

@@ -20,27 +20,32 @@ use crate::store::anndata::node::{
 };
 use crate::store::anndata::raw_array::RawArray;
 use crate::store::anndata::values;
+use crate::store::cache::{CacheConfig, SourceCache};
 use crate::store::column::Strings;
 use crate::store::error::OpenError;
+use crate::store::file::SourceFile;
 
 /// Most soft links on one way.
 const MAX_SOFT_LINKS: u32 = 8;
 
 /// An HDF5 file, open in the library. Everything is closed when it is dropped.
 pub struct H5File {
-    handle: Id, // first, since it reads through the descriptor of `source`
+    handle: Id, // first, since it reads through the descriptor of `file`
+    file: Rc<SourceFile>,
     source: Source,
     heap: RefCell<Heap>,
     sizes_are_8: bool,
 }
 
 impl H5File {
-    /// Opens the file of `source`, whose superblock was read before.
+    /// Opens `file`, whose superblock was read before.
     ///
     /// # Errors
     /// [`OpenError::Refused`] if the library cannot open it.
-    pub fn open(source: Source, superblock: &Superblock) -> Result<Rc<Self>, OpenError> {
-        let handle = lib::open_file(source.file()).map_err(|LibraryError(why)| {
+    pub fn open(file: Rc<SourceFile>, cache: &CacheConfig, superblock: &Superblock) -> Result<Rc<Self>, OpenError> {
+        let source = Source::new(file.path(), Rc::clone(&file) as Rc<_>, SourceCache::new(cache, &file));
+        source.saw(file.stamp().size);
+        let handle = lib::open_file(&file).map_err(|LibraryError(why)| {
             OpenError::refused(
                 source.path(),
                 "file",
@@ -49,12 +54,17 @@ impl H5File {
             )
         })?;
         let heap = RefCell::new(Heap::new(superblock.base));
-        Ok(Rc::new(Self { source, handle, heap, sizes_are_8: superblock.sizes == (8, 8) }))
+        Ok(Rc::new(Self { handle, file, source, heap, sizes_are_8: superblock.sizes == (8, 8) }))
     }
 
     /// What went wrong with the cache folder.
     pub fn trouble(&self) -> Option<String> {
         self.source.cache().trouble()
+    }
+
+    /// Size of the file in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.file.stamp().size
     }
 
     /// The root group.
@@ -78,6 +88,11 @@ pub struct H5Node {
 }
 
 impl H5Node {
+    /// Size of the file in bytes.
+    pub fn file_bytes(&self) -> u64 {
+        self.file.size_bytes()
+    }
+
     /// A refusal for what the library could not read here.
     pub fn fault(&self, LibraryError(why): &LibraryError) -> OpenError {
         self.refused(&format!("HDF5 cannot read it ({why})"), "the file is damaged: copy or download it again")
@@ -213,7 +228,7 @@ impl H5Node {
         for (i, element) in bytes.chunks_exact(stride.max(1)).enumerate() {
             let reference = element.get(offset..offset + REFERENCE_BYTES).unwrap_or_default();
             let source = &self.file.source;
-            let charged = heap.text(source.file(), reference, |text| {
+            let charged = heap.text(&self.file.file, reference, |text| {
                 let text = unpadded(text, false);
                 let Ok(text) = std::str::from_utf8(text) else { return Ok(Err(format!("text {i} is not UTF-8"))) };
                 Ok(match source.charge(&self.path, to_u64(text.len())) {

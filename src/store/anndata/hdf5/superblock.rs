@@ -4,8 +4,6 @@
 //! tells a truncated download, with both sizes, from a damaged file, and anything that is not HDF5 by its first bytes.
 //! Layout: HDF5 File Format Specification, section II.A, versions 0 to 3.
 
-use std::path::Path;
-
 use crate::store::error::OpenError;
 use crate::store::file::SourceFile;
 
@@ -22,12 +20,6 @@ pub struct Superblock {
     pub sizes: (u8, u8),
     /// Version 3 only: a writer has the file open, or died with it.
     pub being_written: bool,
-}
-
-/// True if `path` is a regular file that starts like HDF5, possibly behind a user block.
-#[must_use]
-pub fn looks_like_hdf5(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| m.is_file()) && SourceFile::open(path).is_ok_and(|file| find(&file).is_some())
 }
 
 /// Offset of the signature.
@@ -140,7 +132,6 @@ mod tests {
             let (_keep, file) = source(bytes);
             let text = read(&file).unwrap_err().to_string();
             assert!(text.contains(word), "{text}");
-            assert!(!looks_like_hdf5(file.path()));
         }
     }
 }
