@@ -10,6 +10,7 @@ pub mod dataset;
 mod describe;
 mod memory;
 pub mod options;
+mod progress;
 mod readme;
 pub mod text;
 

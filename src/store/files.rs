@@ -30,6 +30,11 @@ const MAX_OPEN: u64 = 512;
 
 /// How the files of a run are named.
 pub trait Names: fmt::Debug + Send + Sync {
+    /// True if the files are open for good, so that nothing is lost when their names go.
+    fn is_pinned(&self) -> bool {
+        false
+    }
+
     /// Path of the file `number` of the run, for messages.
     fn path(&self, number: u32) -> PathBuf;
 
@@ -61,6 +66,28 @@ impl Names for OneFile {
     }
 }
 
+/// A run of one file of the cache folder, which anybody may remove from there; `None` if it is not made yet.
+#[derive(Debug)]
+struct Pinned(Box<Path>, Option<File>);
+
+impl Names for Pinned {
+    fn is_pinned(&self) -> bool {
+        true
+    }
+
+    fn path(&self, _: u32) -> PathBuf {
+        self.0.to_path_buf()
+    }
+
+    fn open(&self, _: u32) -> io::Result<File> {
+        self.1.as_ref().map_or_else(|| Err(io::ErrorKind::NotFound.into()), File::try_clone)
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        to_u64(self.0.as_os_str().len())
+    }
+}
+
 /// The state of a file when its source was opened, in eight bytes; `None` if the file was not there.
 pub type StampHash = Option<NonZeroU64>;
 
@@ -79,6 +106,8 @@ struct Run {
     first: u32,
     names: Arc<dyn Names>,
     stamps: Box<[StampHash]>,
+    /// Files that these were made of: they are changed when one of those is.
+    made_of: Box<[u32]>,
 }
 
 /// The files of one source, or of all of them.
@@ -119,7 +148,18 @@ impl Files {
     pub fn add_run(&mut self, names: Arc<dyn Names>, stamps: Box<[StampHash]>) -> Option<u32> {
         let first = self.n_files;
         self.n_files = first.checked_add(u32::try_from(stamps.len()).ok()?)?;
-        self.runs.push(Run { first, names, stamps });
+        self.runs.push(Run { first, names, stamps, made_of: Box::default() });
+        Some(first)
+    }
+
+    /// Adds a file of the cache folder, which was made of the files `made_of` and stays open; `None` in place of a file that is not made
+    /// yet, of which nothing can be read. Its number; `None` if there are 2^32 files.
+    pub fn add_made(&mut self, path: &Path, file: Option<File>, made_of: Box<[u32]>) -> Option<u32> {
+        let stamp = file.as_ref().and_then(|file| stamp_hash(&Stamp::of(file).ok()?));
+        let first = self.add_run(Arc::new(Pinned(path.into(), file)), Box::new([stamp]))?;
+        if let Some(run) = self.runs.last_mut() {
+            run.made_of = made_of;
+        }
         Some(first)
     }
 
@@ -127,7 +167,11 @@ impl Files {
     pub fn append(&mut self, other: Self) -> Option<u32> {
         let first = self.n_files;
         self.n_files = first.checked_add(other.n_files)?;
-        self.runs.extend(other.runs.into_iter().map(|run| Run { first: run.first + first, ..run }));
+        self.runs.extend(other.runs.into_iter().map(|mut run| {
+            run.first += first;
+            run.made_of.iter_mut().for_each(|file| *file += first);
+            run
+        }));
         Some(first)
     }
 
@@ -143,10 +187,20 @@ impl Files {
         self.locate(file).map_or_else(PathBuf::new, |(run, number)| run.names.path(number))
     }
 
+    /// The files that `file` was made of.
+    fn made_of(&self, file: u32) -> &[u32] {
+        self.locate(file).map_or(&[], |(run, _)| &run.made_of)
+    }
+
     /// The state of `file` when its source was opened.
     fn stamp(&self, file: u32) -> StampHash {
         let (run, number) = self.locate(file)?;
         run.stamps.get(to_usize(u64::from(number))).copied().flatten()
+    }
+
+    /// True if `file` needs no name any more.
+    fn is_pinned(&self, file: u32) -> bool {
+        self.locate(file).is_some_and(|(run, _)| run.names.is_pinned())
     }
 
     /// Opens `file`.
@@ -169,7 +223,7 @@ impl Files {
 #[derive(Debug)]
 struct Descriptor {
     file: File,
-    /// False on file systems that count no links, where a removed file cannot be told by that.
+    /// False on file systems that count no links, where a removed file cannot be told by that, and where it does not matter.
     counts_links: bool,
 }
 
@@ -232,7 +286,8 @@ impl OpenFiles {
             Err(error) => return Err(self.failed(file, 0, 0, &error)),
         };
         let metadata = opened.metadata().map_err(|e| self.failed(file, 0, 0, &e))?;
-        let descriptor = Arc::new(Descriptor { file: opened, counts_links: metadata.nlink() > 0 });
+        let counts_links = metadata.nlink() > 0 && !self.files.is_pinned(file);
+        let descriptor = Arc::new(Descriptor { file: opened, counts_links });
         if stamp_hash(&Stamp::of_metadata(&metadata)) != self.files.stamp(file) {
             return Err(self.stale(file));
         }
@@ -262,12 +317,15 @@ impl OpenFiles {
         }
     }
 
-    /// Compares the file with what it was when its source was opened.
+    /// Compares the file, and those that it was made of, with what they were when their source was opened.
     ///
     /// # Errors
     /// [`ReadError::Stale`] if it changed or is gone, [`ReadError::Io`] if it cannot be asked.
     pub fn check_unchanged(&self, file: u32) -> Result<(), ReadError> {
-        if self.descriptor(file)?.is(self.files.stamp(file)) { Ok(()) } else { Err(self.stale(file)) }
+        if !self.descriptor(file)?.is(self.files.stamp(file)) {
+            return Err(self.stale(file));
+        }
+        self.files.made_of(file).iter().try_for_each(|&origin| self.check_unchanged(origin))
     }
 }
 
@@ -376,6 +434,26 @@ mod tests {
                 assert!(open || matches!(read(&files, 1 + number), Err(ReadError::Stale { .. })));
             }
         }
+    }
+
+    #[test]
+    fn what_was_made_of_files_changes_with_them_and_needs_no_name() {
+        let (dir, source) = files(2);
+        let path = dir.path().join("made");
+        fs::write(&path, 7_u32.to_le_bytes()).unwrap();
+        let mut all = Files::default();
+        all.append(Files::one(&SourceFile::open(&path).unwrap()));
+        let mut with_made = source.files;
+        let made = with_made.add_made(&path, Some(File::open(&path).unwrap()), Box::new([2])).unwrap();
+        let planned = with_made.add_made(Path::new("later"), None, Box::default()).unwrap();
+        assert_eq!((all.append(with_made), made, planned), (Some(1), 4, 5));
+        let files = OpenFiles::new(all);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(read(&files, 1 + made).unwrap(), 7);
+        files.check_unchanged(1 + made).unwrap();
+        assert!(matches!(read(&files, 1 + planned), Err(ReadError::Stale { file }) if file.ends_with("later")));
+        fs::write(dir.path().join("1"), "changed").unwrap();
+        assert!(matches!(files.check_unchanged(1 + made), Err(ReadError::Stale { file }) if file.ends_with("1")));
     }
 
     #[test]

@@ -112,8 +112,15 @@ pub fn open(spec: &SourceSpec, selection: &Selection, cache: &CacheConfig) -> Re
         select::open(node, selection)
     };
     let (kind, container) = with_root(&spec.path, cache, read)?;
-    let Container { files, content, trouble } = container;
-    let Selected { x_kind, n_obs, n_vars, var_names, obs_names, elements, columns, .. } = content;
+    let Container { mut files, content, trouble } = container;
+    let Selected { x_kind, n_obs, n_vars, var_names, obs_names, mut elements, columns, .. } = content;
+    for element in &mut elements {
+        if let Some(rewritten) = element.rewritten.take()
+            && !rewritten.attach(&mut files, &mut element.layout)
+        {
+            return Err(OpenError::refused(&spec.path, "file", "more than 2^32 files", "mount fewer of them"));
+        }
+    }
     let mut warnings = content.warnings;
     warnings.extend(trouble);
     Ok(Opened {

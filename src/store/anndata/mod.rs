@@ -5,6 +5,7 @@
 //! maps, row lengths, columns and names.
 //! Several [`Opened`] sources (for now exactly one) make an [`AnnDataStore`].
 
+mod by_rows;
 mod catalog;
 mod columns;
 pub mod container;
@@ -26,6 +27,7 @@ use super::column::{Column, Strings};
 use super::files::Files;
 use super::rows::RowLengths;
 
+pub use by_rows::{Rewritten, rewritten_bytes};
 pub use container::{Expansion, SourceSpec, catalog, expand, open};
 pub use store::AnnDataStore;
 
@@ -111,6 +113,8 @@ pub struct OpenedElement {
     pub gene_axis: bool,
     /// How its rows are stored.
     pub layout: OpenedLayout,
+    /// The file of the rows, if they were rewritten and the file is not among those of the source yet.
+    pub rewritten: Option<Rewritten>,
     /// Where it lies in the container: `X`, `raw/X`, `layers/counts`.
     pub path: String,
 }
@@ -172,6 +176,8 @@ pub struct CatalogMatrix {
     pub stored_bytes: u64,
     /// Mean rows per chunk of the values.
     pub rows_per_chunk: Option<f64>,
+    /// Bytes of its rows, if a mount writes them into the cache folder first, once.
+    pub rewritten_bytes: Option<u64>,
     /// Why it cannot be served, if it cannot.
     pub refused: Option<String>,
 }

@@ -307,9 +307,19 @@ pub trait SourceFiles {
     /// # Errors
     /// [`ReadError`].
     fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError>;
+
+    /// Compares the files with what they were when the source was opened, as far as they were read.
+    ///
+    /// # Errors
+    /// [`ReadError::Stale`] if one changed.
+    fn check_unchanged(&self) -> Result<(), ReadError>;
 }
 
 impl SourceFiles for SourceFile {
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        Self::check_unchanged(self)
+    }
+
     fn read_at(&self, _: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
         Self::read_at(self, offset, buf)
     }
@@ -351,6 +361,14 @@ impl Source {
     /// [`ReadError`].
     pub fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
         self.files.read_at(file, offset, buf)
+    }
+
+    /// Compares the files with what they were when the source was opened.
+    ///
+    /// # Errors
+    /// [`ReadError::Stale`] if one changed.
+    pub fn check_unchanged(&self) -> Result<(), ReadError> {
+        self.files.check_unchanged()
     }
 
     /// What is kept of the source in the cache folder.

@@ -108,7 +108,7 @@ impl AnnDataStore {
         first_file: u32,
         path: &Path,
     ) -> Result<(), OpenError> {
-        let OpenedElement { name, n_cols, gene_axis, layout, path: inner } = opened;
+        let OpenedElement { name, n_cols, gene_axis, layout, path: inner, .. } = opened;
         let (kind, dtype, lengths) = match layout {
             OpenedLayout::Sparse { lengths, data, indices } => {
                 let dtype = data.stored.dtype;
@@ -333,11 +333,11 @@ impl AnnDataStore {
             None => (None, 0),
             Some(ElementKind::Dense { values }) => {
                 let values = map(values);
-                (chunk_extent(values).map(|extent| dense_borders(&rows, extent)), values.total_bytes())
+                (values.cut_extent().map(|extent| dense_borders(&rows, extent)), values.source_bytes())
             }
             Some(ElementKind::Sparse { data, indices }) => {
                 let (data, indices) = (map(data), map(indices));
-                let cut = match (chunk_extent(data), chunk_extent(indices)) {
+                let cut = match (data.cut_extent(), indices.cut_extent()) {
                     (Some(d), Some(i)) if i > d => Some(indices),
                     (None, Some(_)) => Some(indices),
                     (Some(_), _) => Some(data),
@@ -345,16 +345,11 @@ impl AnnDataStore {
                 };
                 let lengths = &self.lengths[0][source];
                 let first_rows = cut.map(|map| sparse_borders(&rows, lengths, map.chunk[0]));
-                (first_rows, data.total_bytes().saturating_add(indices.total_bytes()))
+                (first_rows, data.source_bytes().saturating_add(indices.source_bytes()))
             }
         };
         SourceBorders { rows, first_rows, x_bytes }
     }
-}
-
-/// Chunk extent along the rows, if there are chunks.
-fn chunk_extent(map: &ChunkMap) -> Option<u64> {
-    matches!(map.storage, Storage::Chunked(_)).then(|| map.chunk[0])
 }
 
 /// Every `extent`-th row.

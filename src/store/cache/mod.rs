@@ -10,11 +10,14 @@
 //! source again and the entry replaced. Entries are written beside and renamed, never modified. Whatever goes wrong with
 //! writing one is a warning, and the piece stays in memory.
 //!
+//! Matrices that row blocks cannot serve are rewritten by rows into the folder, see [`large`].
+//!
 //! Small pieces are not worth an entry: below a million rows (65,536 chunks) nothing is looked up and nothing written. Nor are
 //! pieces of a file that was modified a moment ago: its next modification might leave the same stamp.
 
 mod entry;
 mod folder;
+mod large;
 #[cfg(test)]
 mod tests;
 
@@ -31,7 +34,9 @@ use crate::num::to_usize;
 use entry::Identity;
 use folder::Folder;
 
-pub use entry::Sections;
+pub use entry::{Front, Sections};
+pub use folder::{LARGE_FREE_SHARE, free_bytes};
+pub use large::{Draft, LargeSlot, Progress, Refusal, RewriteConfig, amount};
 
 /// Rows of a piece that is worth an entry.
 const MIN_ROWS: u64 = 1_000_000;
@@ -51,8 +56,10 @@ pub struct CacheConfig {
     pub folder: Option<PathBuf>,
     /// Rows from which on a piece is kept, see [`CacheConfig::DEFAULT_MIN_ROWS`].
     pub min_rows: u64,
-    /// Most bytes of all entries; never more than a tenth of the free space.
+    /// Most bytes of all entries; never more than a tenth of the free space. Rewritten matrices have a limit of their own.
     pub max_bytes: u64,
+    /// How matrices are rewritten.
+    pub rewrite: RewriteConfig,
 }
 
 impl CacheConfig {
@@ -64,7 +71,7 @@ impl CacheConfig {
     /// Nothing is kept, and nothing is said about it.
     #[must_use]
     pub fn off() -> Self {
-        Self { folder: None, min_rows: u64::MAX, max_bytes: 0 }
+        Self { folder: None, min_rows: u64::MAX, max_bytes: 0, rewrite: RewriteConfig::default() }
     }
 }
 
@@ -87,8 +94,8 @@ pub struct SourceCache {
     path: PathBuf,
     /// Stamp of the source; `None` if it could not be read, and then nothing is kept.
     stamp: Option<[u8; 32]>,
-    /// False if the source was modified a moment ago.
-    settled: bool,
+    /// For how long the source had been left alone when it was opened; zero if its time of modification is ahead of the clock.
+    age: Duration,
     trouble: RefCell<Option<String>>,
 }
 
@@ -98,11 +105,11 @@ impl SourceCache {
     pub fn new(config: &CacheConfig, file: &SourceFile) -> Self {
         let path = file.path().canonicalize().unwrap_or_else(|_| file.path().to_owned());
         let (seconds, _) = file.stamp().mtime;
-        let age = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let modified = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        let settled = age.checked_sub(modified).is_some_and(|age| age >= SETTLED);
+        let age = now.checked_sub(modified).unwrap_or_default();
         let stamp = if config.min_rows == u64::MAX { None } else { stamp(file) };
-        Self { config: config.clone(), path, stamp, settled, trouble: RefCell::new(None) }
+        Self { config: config.clone(), path, stamp, age, trouble: RefCell::new(None) }
     }
 
     /// The piece `name` of `n_rows` rows: from its entry, or from `read`, which is then kept.
@@ -124,7 +131,7 @@ impl SourceCache {
             Err(why) => tracing::info!("cache: {} is not used ({why}), {label} is read again", path.display()),
         }
         let piece = read()?;
-        if !self.settled || self.trouble.borrow().is_some() {
+        if self.age < SETTLED || self.trouble.borrow().is_some() {
             return Ok(piece);
         }
         match folder.keep(&path, &identity, &label, &piece) {
