@@ -208,7 +208,9 @@ impl Entry {
     pub fn find(path: &Path, identity: &Identity) -> Result<Option<Self>, String> {
         let file = match File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
             Err(error) => return Err(error.to_string()),
         };
         let metadata = file.metadata().map_err(|e| e.to_string())?;

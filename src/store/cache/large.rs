@@ -196,7 +196,7 @@ impl LargeSlot<'_> {
         }
         let content = entry.content(make)?;
         // Its age is that of the last use. Where it cannot be written, the entry is checked again, and removed earlier.
-        let _ = fs::write(&mark, &state);
+        let _ = write_private(&mark, &state);
         let file = entry.file().try_clone().map_err(|e| e.to_string())?;
         Ok(Some(Large { content, path: path.to_owned(), file }))
     }
@@ -381,9 +381,7 @@ impl Draft {
         text.push('\n');
         text.push_str(&sum);
         let new = self.journal.with_extension("journal-new");
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_data()?;
+        write_private(&new, &text)?.sync_data()?;
         fs::rename(&new, &self.journal)
     }
 
@@ -416,7 +414,7 @@ impl Draft {
         self.file.sync_all()?;
         fs::rename(&self.path, &self.entry)?;
         // Renaming changes the file's times, so the mark comes last: it spares the first mount from reading everything again.
-        let _ = fs::write(&self.mark, state_of(&self.file.metadata()?));
+        let _ = write_private(&self.mark, &state_of(&self.file.metadata()?));
         // A journal without a draft is of no use to anybody.
         let _ = fs::remove_file(&self.journal);
         if let Some(folder) = self.entry.parent() {
@@ -424,6 +422,13 @@ impl Draft {
         }
         Ok(())
     }
+}
+
+/// Writes a file that only this user can read.
+fn write_private(path: &Path, text: &str) -> io::Result<File> {
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    Ok(file)
 }
 
 /// What changes whenever a file is written to.

@@ -262,7 +262,13 @@ impl Job<'_> {
         let resumed =
             slot.resume::<Facts, Content, R::State>(read).filter(|(_, content, state)| rewriter.resume(content, state));
         let (draft, content, state) = match resumed {
-            Some(resumed) => resumed,
+            Some(resumed) => {
+                tracing::info!(
+                    "{}: going on with the rows that an earlier mount wrote",
+                    self.source().path().display()
+                );
+                resumed
+            }
             None => {
                 rewriter.prepare(&mut meter)?;
                 let (content, front) = self.front(slot, rewriter)?;

@@ -348,7 +348,7 @@ impl Rewriter for Transpose<'_> {
         // A smaller memory than last time may not hold the same buckets; begin again.
         let memory_is_right = match division.bucket_values {
             0 => self.divide().bucket_values == 0,
-            values => values.saturating_mul(self.pair_bytes()) <= self.memory_bytes / 2,
+            values => values.saturating_mul(self.pair_bytes()) <= (self.memory_bytes / 2).max(BUCKET_BYTES.start),
         };
         let buckets = self.buckets(division.bucket_values.max(1));
         let state_is_right = match state {
