@@ -13,18 +13,23 @@ from truth import Category, Column, Csr, Matrix, Nullable, Numbers, Text, Truth,
 
 def read_h5ad(path: Path) -> Truth:
     with h5py.File(path, "r") as f:
-        uns = f.get("uns")
-        obs_names, obs = read_frame(f["obs"], uns)
-        var_names, _ = read_frame(f["var"], uns)
-        shape = (len(obs_names), len(var_names))
-        truth = Truth(obs_names, var_names, read_matrix(f.get("X"), shape), obs)
-        truth.layers = {k: read_matrix(f["layers"][k], shape) for k in f.get("layers", {})}
-        truth.obsm = _read_obsm(f.get("obsm"), len(obs_names))
-        raw = f["raw"] if isinstance(f.get("raw"), h5py.Group) and "X" in f["raw"] else None
-        if raw is not None:
-            truth.raw_var_names = read_frame(raw["var"], uns)[0]
-            truth.raw = read_matrix(raw["X"], (shape[0], len(truth.raw_var_names)))
-        return truth
+        return read_nodes(f)
+
+
+def read_nodes(f: h5py.Group) -> Truth:
+    """An AnnData object at a group of a file."""
+    uns = f.get("uns")
+    obs_names, obs = read_frame(f["obs"], uns)
+    var_names, _ = read_frame(f["var"], uns)
+    shape = (len(obs_names), len(var_names))
+    truth = Truth(obs_names, var_names, read_matrix(f.get("X"), shape), obs)
+    truth.layers = {k: read_matrix(f["layers"][k], shape) for k in f.get("layers", {})}
+    truth.obsm = _read_obsm(f.get("obsm"), len(obs_names))
+    raw = f["raw"] if isinstance(f.get("raw"), h5py.Group) and "X" in f["raw"] else None
+    if raw is not None:
+        truth.raw_var_names = read_frame(raw["var"], uns)[0]
+        truth.raw = read_matrix(raw["X"], (shape[0], len(truth.raw_var_names)))
+    return truth
 
 
 def text(value) -> str:

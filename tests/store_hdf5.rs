@@ -513,3 +513,30 @@ fn small_compressed_obsm_that_cuts_rows_is_resident() {
     assert_eq!(read_row(&store, 0, 3).unwrap(), [12.0, 13.0, 14.0, 15.0]);
     assert_eq!(store.counts().reads, 0);
 }
+
+#[test]
+fn several_genomes_of_10x_are_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("genomes.h5");
+    let file = File::create(&path).unwrap();
+    for (genome, scale) in [("GRCh38", 1), ("mm10", 2)] {
+        let group = csr(&file, genome);
+        let (_, _, indptr) = rows();
+        let data: Vec<i32> = (0..indptr[ROWS]).map(|i| i as i32 * scale).collect();
+        replace(&group, "data", &data);
+        group.new_dataset_builder().with_data(&[GENES as i32, ROWS as i32]).create("shape").unwrap();
+        let names: Vec<FixedAscii<8>> = (0..GENES).map(|i| FixedAscii::from_ascii(&format!("g{i}")).unwrap()).collect();
+        group.new_dataset_builder().with_data(&names).create("genes").unwrap();
+    }
+    file.close().unwrap();
+    refused(&path, &select(Some("X")), &["GRCh38, mm10", "::GRCh38"]);
+    let spec = SourceSpec::parse(&path.with_extension("h5::mm10"));
+    let opened = anndata::open(&spec, &select(Some("X")), &CacheConfig::off()).unwrap();
+    assert!(opened.kind == "HDF5 10x v2, csr" && opened.var_names.get(3) == "g3", "{}", opened.kind);
+    assert!(opened.warnings.iter().any(|w| w.contains("barcodes")), "{:?}", opened.warnings);
+    let store = AnnDataStore::new(vec![opened]).unwrap();
+    assert_eq!(read_row(&store, 0, 2).unwrap(), [2.0, 4.0], "every value is doubled");
+    assert_eq!(store.schema().sources[0].path, path.with_extension("h5::mm10"));
+    let text = anndata::catalog(&spec).unwrap();
+    assert_eq!((text.container.as_str(), text.n_obs, text.n_vars), ("HDF5 10x Genomics v2", ROWS as u64, GENES as u64));
+}

@@ -14,7 +14,7 @@ use crate::batch::safetensors::Safetensors;
 use crate::batch::{BatchSpec, Encoder, Genes};
 use crate::order::defaults;
 use crate::order::{Blocks, Order, OrderConfig, SourceRows};
-use crate::store::anndata::{self, AnnDataStore, SourceSpec};
+use crate::store::anndata::{self, AnnDataStore, Expansion, SourceSpec};
 use crate::store::cache::{self, CacheConfig, RewriteConfig};
 use crate::store::fingerprint::fingerprint;
 use crate::store::{OpenError, Schema, Store, Strings};
@@ -102,7 +102,17 @@ impl Dataset {
                 ),
             }
         };
-        let source = SourceSpec::parse(source);
+        let (source, already_shuffled) = match anndata::expand(source)? {
+            None => (SourceSpec::parse(source), false),
+            Some(Expansion { sources, shuffled }) => match <[SourceSpec; 1]>::try_from(sources) {
+                Ok([only]) => (only, shuffled),
+                Err(several) => bail!(
+                    "{}: a collection of {} datasets; several sources are not served yet, mount them one by one",
+                    source.display(),
+                    several.len()
+                ),
+            },
+        };
         let opened = open_source(&source, &options)?;
         let (left_out, mut warnings) = (opened.left_out.clone(), opened.warnings.clone());
         let gene_mask = opened.gene_mask.clone();
@@ -111,7 +121,7 @@ impl Dataset {
         store.serve_as(options.x_dtype, options.index_dtype)?;
         let store: Arc<dyn Store> = Arc::new(store);
         let (genes, missing_genes) = choose_genes(store.schema(), gene_mask, &options)?;
-        let order = make_order(&*store, &options)?;
+        let order = make_order(&*store, &options, already_shuffled)?;
         let last = order.n_rows() % u64::from(order.batch_size());
         if last == 1 && options.tail == crate::order::Tail::Keep {
             warnings.push(
@@ -221,7 +231,7 @@ pub fn default_cache_folder() -> Option<PathBuf> {
 }
 
 /// Blocks, window and order from the store and the options.
-fn make_order(store: &dyn Store, options: &Options) -> anyhow::Result<Order> {
+fn make_order(store: &dyn Store, options: &Options, already_shuffled: bool) -> anyhow::Result<Order> {
     if let (0, Some(source)) = (store.schema().n_rows, store.schema().sources.first()) {
         bail!("{}: obs: has no rows; there is nothing to serve", source.path.display());
     }
@@ -235,7 +245,8 @@ fn make_order(store: &dyn Store, options: &Options) -> anyhow::Result<Order> {
         Some(rows) => Blocks::fixed(rows, &sources)?,
     };
     let m = options.batch_size;
-    let fetch_factor = options.fetch_factor.unwrap_or_else(|| defaults::fetch_factor(&blocks, &sources, m, false));
+    let fetch_factor =
+        options.fetch_factor.unwrap_or_else(|| defaults::fetch_factor(&blocks, &sources, m, already_shuffled));
     let n_rows = store.schema().n_rows;
     let config = OrderConfig { n_rows, blocks, batch_size: m, fetch_factor, seed: options.seed, tail: options.tail };
     Ok(Order::new(config)?)

@@ -17,8 +17,11 @@ use crate::num::to_u64;
 /// Name in messages.
 pub(super) const NAME: &str = "gzip";
 
+/// Name in messages about members of zip archives.
+pub(super) const ZIP_NAME: &str = "zip member";
+
 /// The first two bytes of a gzip member; no zlib stream starts with them.
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+pub(super) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// Inflates the first `need_end` bytes, or all of `out` if that is hardly more work.
 pub(super) fn decode(src: &[u8], need_end: usize, out: &mut [u8], tools: &mut Tools) -> Result<Produced, CodecError> {
@@ -60,6 +63,19 @@ pub(super) fn whole(src: &[u8], out: &mut [u8], tools: &mut Tools) -> Result<(),
         }
         Err(DecompressionError::BadData) => {
             Err(CodecError::Corrupt { filter: NAME, reason: "damaged or cut stream, or its checksum does not match" })
+        }
+    }
+}
+
+/// Inflates a compressed member of a zip archive, a raw deflate stream; the number of bytes it decodes to, at most `out.len()`.
+pub(super) fn member(src: &[u8], out: &mut [u8], tools: &mut Tools) -> Result<usize, CodecError> {
+    match tools.libdeflate().deflate_decompress(src, out) {
+        Ok(len) => Ok(len),
+        Err(DecompressionError::InsufficientSpace) => {
+            Err(CodecError::WrongLength { filter: ZIP_NAME, expected: to_u64(out.len()), found: to_u64(out.len()) + 1 })
+        }
+        Err(DecompressionError::BadData) => {
+            Err(CodecError::Corrupt { filter: ZIP_NAME, reason: "damaged or cut stream" })
         }
     }
 }

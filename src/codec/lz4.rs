@@ -93,6 +93,21 @@ pub(super) fn decode(src: &[u8], need: Range<usize>, out: &mut [u8]) -> Result<P
     Ok(Produced { valid: first_start..need.end, decoded: need.end - first_start })
 }
 
+/// Decodes what numcodecs writes: the size of the chunk (u32, little-endian), then one block.
+pub(super) fn decode_sized(src: &[u8], need_end: usize, out: &mut [u8]) -> Result<Produced, CodecError> {
+    let mut reader = Reader::new(src, NAME);
+    let total = u32::from_le_bytes(reader.array()?);
+    if u64::from(total) != to_u64(out.len()) {
+        return Err(CodecError::WrongLength { filter: NAME, expected: to_u64(out.len()), found: u64::from(total) });
+    }
+    let stored = reader.rest();
+    let is_part = !super::pipeline::is_nearly_all(need_end, out.len());
+    let end = if is_part { need_end } else { out.len() };
+    let result = if is_part { block_prefix(stored, &mut out[..end]) } else { block(stored, out) };
+    result.map_err(|BadBlock| CodecError::Corrupt { filter: NAME, reason: "damaged block" })?;
+    Ok(Produced::up_to(end))
+}
+
 /// Decodes the first `take` bytes of the block that fills `out`.
 fn decode_block(reader: &mut Reader<'_>, stored_len: usize, take: usize, out: &mut [u8]) -> Result<(), CodecError> {
     let is_part = take < out.len();
@@ -154,6 +169,24 @@ mod tests {
         decode(&stored[..stored.len() * 6 / 10], 0..data.len() / 2, &mut out).unwrap();
         assert_eq!(out[..data.len() / 2], data[..data.len() / 2]);
         assert!(decode(&stored[..stored.len() / 3], 0..data.len() / 2, &mut out).is_err());
+    }
+
+    #[test]
+    fn one_block_behind_its_size() {
+        let data = sample();
+        let mut stored = (data.len() as u32).to_le_bytes().to_vec();
+        stored.extend(lz4_flex::block::compress(&data));
+        for need_end in [1, 1000, data.len() - 1, data.len()] {
+            let mut out = vec![0; data.len()];
+            let produced = decode_sized(&stored, need_end, &mut out).unwrap();
+            assert!(produced.valid.end >= need_end && out[..need_end] == data[..need_end]);
+        }
+        let mut out = vec![0; data.len() + 1];
+        assert!(matches!(decode_sized(&stored, 1, &mut out), Err(CodecError::WrongLength { .. })));
+        let mut out = vec![0; data.len()];
+        let cut = stored.len() / 2;
+        assert!(decode_sized(&stored[..cut], data.len(), &mut out).is_err());
+        assert!(decode_sized(&stored[..3], 1, &mut out).is_err());
     }
 
     #[test]

@@ -21,7 +21,9 @@ mod blosc2;
 mod blosc_blocks;
 mod blosclz;
 pub mod convert;
+mod crc32c;
 mod deflate;
+mod delta;
 #[cfg(test)]
 mod fixture_tests;
 mod fletcher32;
@@ -37,15 +39,21 @@ mod registry;
 mod scratch;
 mod shuffle;
 pub mod stream_copy;
+mod transpose;
+mod unsized_chunks;
 mod zstd;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub use scratch::Scratch;
+use crate::dtype::Stored;
 
-/// One step of a filter chain, named as in the HDF5 filter registry (ids in brackets).
+pub use crc32c::checksum as crc32c_checksum;
+pub use scratch::Scratch;
+pub use unsized_chunks::decode_unsized;
+
+/// One step of a filter chain: filters of HDF5, named as in its registry (ids in brackets), and codecs of zarr.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Filter {
     /// [1] A zlib stream; a gzip member, as zarr stores it, is recognised by its first bytes.
@@ -76,6 +84,24 @@ pub enum Filter {
     Zstd,
     /// [32026] One blosc-2 frame.
     Blosc2,
+    /// A 4-byte CRC-32C behind the data, little-endian.
+    Crc32c,
+    /// One LZ4 block behind its decoded size, as numcodecs writes it.
+    Lz4Block,
+    /// Differences between neighbouring elements.
+    Delta {
+        /// Their type.
+        stored: Stored,
+    },
+    /// The elements of a matrix column by column.
+    Transpose {
+        /// Rows of the chunk.
+        n_rows: usize,
+        /// Element size in bytes.
+        elem_size: usize,
+    },
+    /// The raw deflate stream of a compressed member of a zip archive. Only as the last filter, around all others.
+    ZipDeflate,
 }
 
 /// The compressor inside the bitshuffle filter.

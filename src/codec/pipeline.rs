@@ -41,7 +41,7 @@ pub(super) const fn is_nearly_all(need_end: usize, len: usize) -> bool {
 }
 
 /// The filters that were applied, with their positions, in encode order.
-fn applied(filters: &[Filter], mask: u32) -> impl DoubleEndedIterator<Item = (usize, &Filter)> + Clone {
+pub(super) fn applied(filters: &[Filter], mask: u32) -> impl DoubleEndedIterator<Item = (usize, &Filter)> + Clone {
     filters.iter().enumerate().filter(move |(i, _)| *i >= 32 || mask >> i & 1 == 0)
 }
 
@@ -49,25 +49,43 @@ impl Filter {
     /// True if the length of its output depends on the data.
     const fn is_compressor(&self) -> bool {
         match self {
-            Self::Shuffle { .. } | Self::Fletcher32 => false,
+            Self::Shuffle { .. }
+            | Self::Fletcher32
+            | Self::Crc32c
+            | Self::Delta { .. }
+            | Self::Transpose { .. }
+            | Self::ZipDeflate => false,
             Self::Bitshuffle { compressor, .. } => !matches!(compressor, BitshuffleCompressor::None),
-            Self::Deflate | Self::Lzf | Self::Blosc | Self::Lz4 | Self::Zstd | Self::Blosc2 => true,
+            Self::Deflate | Self::Lzf | Self::Blosc | Self::Lz4 | Self::Lz4Block | Self::Zstd | Self::Blosc2 => true,
+        }
+    }
+
+    /// True if it only adds a checksum behind the data.
+    const fn is_checksum(&self) -> bool {
+        matches!(self, Self::Fletcher32 | Self::Crc32c)
+    }
+
+    /// Checks the trailer of `bytes` and returns the data before it.
+    pub(super) fn verify<'a>(&self, bytes: &'a [u8]) -> Result<&'a [u8], CodecError> {
+        match self {
+            Self::Crc32c => super::crc32c::verify(bytes),
+            _ => fletcher32::verify(bytes),
         }
     }
 }
 
 /// See [`Pipeline::stored_prefix`].
 pub(super) fn stored_prefix(chain: &Pipeline, stored_len: usize, mask: u32, need_end: usize) -> usize {
-    let mut moving = applied(&chain.filters, mask).filter(|(_, filter)| **filter != Filter::Fletcher32);
+    let mut moving = applied(&chain.filters, mask).filter(|(_, filter)| !filter.is_checksum());
     let (Some((_, filter)), None) = (moving.next(), moving.next()) else {
         // Raw bytes, or a chain of which the inner filters need all that the outer ones give.
-        let is_raw = applied(&chain.filters, mask).all(|(_, filter)| *filter == Filter::Fletcher32);
+        let is_raw = applied(&chain.filters, mask).all(|(_, filter)| filter.is_checksum());
         return if is_raw { need_end.min(stored_len) } else { stored_len };
     };
     let granule = match filter {
         // Longer than any stream of the chunk: read it all, so that it is found out.
         Filter::Deflate if stored_len > deflate::longest_stream_bytes(chain.chunk_bytes) => return stored_len,
-        Filter::Deflate | Filter::Lzf | Filter::Lz4 => 1,
+        Filter::Deflate | Filter::Lzf | Filter::Lz4 | Filter::Lz4Block => 1,
         Filter::Zstd => zstd::BLOCK_BYTES,
         Filter::Bitshuffle { elem_size, block_elems, compressor } => {
             let block_bytes = bitshuffle::block_bytes(*elem_size, *block_elems).max(1);
@@ -80,7 +98,12 @@ pub(super) fn stored_prefix(chain: &Pipeline, stored_len: usize, mask: u32, need
             Some(bytes) => bytes,
             None => return stored_len,
         },
-        Filter::Shuffle { .. } | Filter::Fletcher32 => return stored_len,
+        Filter::Shuffle { .. }
+        | Filter::Fletcher32
+        | Filter::Crc32c
+        | Filter::Delta { .. }
+        | Filter::Transpose { .. }
+        | Filter::ZipDeflate => return stored_len,
     };
     estimate(stored_len, need_end.checked_next_multiple_of(granule).unwrap_or(usize::MAX), chain.chunk_bytes)
 }
@@ -139,21 +162,28 @@ fn undo(
     tools: &mut Tools,
     out: &mut [u8],
 ) -> Result<Decoded, CodecError> {
-    let steps = applied(&chain.filters, mask);
-    let mut moving_left = steps.clone().filter(|(_, filter)| **filter != Filter::Fletcher32).count();
+    let is_member = |(_, filter): &(usize, &Filter)| **filter == Filter::ZipDeflate;
+    let steps = applied(&chain.filters, mask).filter(|step| !is_member(step));
+    let mut moving_left = steps.clone().filter(|(_, filter)| !filter.is_checksum()).count();
     let mut checksums_left = steps.clone().count() - moving_left;
     let (mut place, mut len, mut valid) = (Place::Stored, stored.len(), 0..stored.len());
     let (mut is_whole, mut decoded) = (!is_prefix, 0);
+    if applied(&chain.filters, mask).any(|step| is_member(&step)) {
+        // No chunk of this size is stored in more bytes, whatever its filters.
+        let most = deflate::longest_stream_bytes(out.len() + checksums_left * fletcher32::TRAILER_BYTES);
+        len = deflate::member(stored, sized(front, most), tools)?;
+        (place, valid, decoded) = (Place::Front, 0..len, len);
+    }
     for (_, filter) in steps.rev() {
         let src = match place {
             Place::Stored => &stored[..len],
             Place::Front => &front[..len],
         };
-        if *filter == Filter::Fletcher32 {
+        if filter.is_checksum() {
             checksums_left -= 1;
             // Of a part there is nothing to verify, and its end is not the trailer.
             if is_whole {
-                len = fletcher32::verify(src)?.len();
+                len = filter.verify(src)?.len();
                 valid = 0..len;
             }
             continue;
@@ -179,7 +209,7 @@ fn undo(
     }
     let src = match place {
         Place::Stored => stored,
-        Place::Front => front.as_slice(),
+        Place::Front => front.get(..len).unwrap_or_default(),
     };
     if is_whole && len != out.len() {
         return Err(CodecError::WrongLength { filter: NAME, expected: to_u64(out.len()), found: to_u64(len) });
@@ -206,6 +236,9 @@ fn invert(
         Filter::Deflate => super::deflate::decode(src, part.end, out, tools),
         Filter::Lzf => super::lzf::decode(src, part.end, out),
         Filter::Lz4 => super::lz4::decode(src, part, out),
+        Filter::Lz4Block => super::lz4::decode_sized(src, part.end, out),
+        Filter::Delta { stored } => super::delta::decode(*stored, src, part.end, out),
+        Filter::Transpose { n_rows, elem_size } => super::transpose::decode(*n_rows, *elem_size, src, out),
         Filter::Zstd => super::zstd::decode(src, part.end, out, tools),
         Filter::Blosc => super::blosc::decode((src, is_whole), part, &chain.block_hint, tools, out),
         Filter::Blosc2 => super::blosc2::decode(src, part, &chain.block_hint, tools, out),
@@ -213,7 +246,9 @@ fn invert(
             bitshuffle::decode((*elem_size, *block_elems, *compressor), src, part, out, tools)
         }
         Filter::Shuffle { elem_size } => unshuffle(*elem_size, src, part, out),
-        Filter::Fletcher32 => Err(CodecError::Corrupt { filter: NAME, reason: "a checksum moves no bytes" }),
+        Filter::Fletcher32 | Filter::Crc32c | Filter::ZipDeflate => {
+            Err(CodecError::Corrupt { filter: NAME, reason: "a filter out of its place" })
+        }
     }
 }
 

@@ -80,6 +80,11 @@ impl Filter {
             Self::Bitshuffle { .. } => super::bitshuffle::NAME,
             Self::Zstd => super::zstd::NAME,
             Self::Blosc2 => super::blosc2::NAME,
+            Self::Crc32c => super::crc32c::NAME,
+            Self::Lz4Block => super::lz4::NAME,
+            Self::Delta { .. } => super::delta::NAME,
+            Self::Transpose { .. } => super::transpose::NAME,
+            Self::ZipDeflate => super::deflate::ZIP_NAME,
         }
     }
 }

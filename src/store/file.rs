@@ -74,7 +74,7 @@ impl SourceFile {
         self.stamp
     }
 
-    /// The descriptor, for read-ahead hints.
+    /// The descriptor, for who reads it by other means.
     #[must_use]
     pub fn as_file(&self) -> &File {
         &self.file

@@ -8,25 +8,31 @@
 //! have. A file that is opened again must still be the one that was opened first: another stamp, or none, is
 //! [`ReadError::Stale`].
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use lru::LruCache;
 use nix::fcntl::PosixFadviseAdvice;
 use parking_lot::Mutex;
 
+use super::chunk_map::ChunkFiles;
 use super::error::ReadError;
 use super::file::{SourceFile, Stamp};
 use crate::num::{to_u64, to_usize};
 
 /// Most descriptors that are kept open.
 const MAX_OPEN: u64 = 512;
+/// Files of a source that are looked at before something that was made of them is served.
+const ORIGINS_AT_ONCE: u32 = 4;
 
 /// How the files of a run are named.
 pub trait Names: fmt::Debug + Send + Sync {
@@ -107,7 +113,7 @@ struct Run {
     names: Arc<dyn Names>,
     stamps: Box<[StampHash]>,
     /// Files that these were made of: they are changed when one of those is.
-    made_of: Box<[u32]>,
+    made_of: Box<[Range<u32>]>,
 }
 
 /// The files of one source, or of all of them.
@@ -154,7 +160,7 @@ impl Files {
 
     /// Adds a file of the cache folder, which was made of the files `made_of` and stays open; `None` in place of a file that is not made
     /// yet, of which nothing can be read. Its number; `None` if there are 2^32 files.
-    pub fn add_made(&mut self, path: &Path, file: Option<File>, made_of: Box<[u32]>) -> Option<u32> {
+    pub fn add_made(&mut self, path: &Path, file: Option<File>, made_of: Box<[Range<u32>]>) -> Option<u32> {
         let stamp = file.as_ref().and_then(|file| stamp_hash(&Stamp::of(file).ok()?));
         let first = self.add_run(Arc::new(Pinned(path.into(), file)), Box::new([stamp]))?;
         if let Some(run) = self.runs.last_mut() {
@@ -169,7 +175,7 @@ impl Files {
         self.n_files = first.checked_add(other.n_files)?;
         self.runs.extend(other.runs.into_iter().map(|mut run| {
             run.first += first;
-            run.made_of.iter_mut().for_each(|file| *file += first);
+            run.made_of.iter_mut().for_each(|files| *files = files.start + first..files.end + first);
             run
         }));
         Some(first)
@@ -178,7 +184,8 @@ impl Files {
     /// The run of `file`, and its number there.
     fn locate(&self, file: u32) -> Option<(&Run, u32)> {
         let run = self.runs.get(self.runs.partition_point(|run| run.first <= file).checked_sub(1)?)?;
-        Some((run, file - run.first))
+        let number = file - run.first;
+        (to_usize(u64::from(number)) < run.stamps.len()).then_some((run, number))
     }
 
     /// Path of `file`, for messages; empty if there is no such file.
@@ -188,8 +195,24 @@ impl Files {
     }
 
     /// The files that `file` was made of.
-    fn made_of(&self, file: u32) -> &[u32] {
+    fn made_of(&self, file: u32) -> &[Range<u32>] {
         self.locate(file).map_or(&[], |(run, _)| &run.made_of)
+    }
+
+    /// The stamp of `file` now; `None` if it is not there, and never was.
+    ///
+    /// # Errors
+    /// [`ReadError::Stale`] if it is not what it was.
+    pub fn check(&self, file: u32) -> Result<Option<Stamp>, ReadError> {
+        let now = match self.open(file).and_then(|file| Stamp::of(&file)) {
+            Ok(stamp) => Some(stamp),
+            Err(error) if is_gone(&error) => None,
+            Err(error) => {
+                return Err(ReadError::Io { file: self.path(file), offset: 0, len: 0, reason: error.to_string() });
+            }
+        };
+        let is_same = now.as_ref().and_then(stamp_hash) == self.stamp(file);
+        if is_same { Ok(now) } else { Err(ReadError::Stale { file: self.path(file) }) }
     }
 
     /// The state of `file` when its source was opened.
@@ -204,10 +227,32 @@ impl Files {
     }
 
     /// Opens `file`.
-    fn open(&self, file: u32) -> io::Result<File> {
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn open(&self, file: u32) -> io::Result<File> {
         match self.locate(file) {
             Some((run, number)) => run.names.open(number),
             None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Keeps only the runs that the maps of `used` name, and numbers those anew: where a source was opened, most files were read once and
+    /// are not needed again.
+    pub fn keep<'a>(&mut self, used: impl Iterator<Item = &'a mut ChunkFiles>) {
+        let mut runs = std::mem::take(&mut self.runs);
+        self.n_files = 0;
+        let mut moved: HashMap<u32, u32> = HashMap::new();
+        let used: Vec<&mut ChunkFiles> = used.collect();
+        runs.retain(|run| used.iter().any(|files| files.first == run.first));
+        for run in runs {
+            moved.insert(run.first, self.n_files);
+            let first = self.n_files;
+            self.n_files += u32::try_from(run.stamps.len()).unwrap_or(0);
+            self.runs.push(Run { first, ..run });
+        }
+        for files in used {
+            files.first = moved.get(&files.first).copied().unwrap_or(0);
         }
     }
 
@@ -240,6 +285,8 @@ impl Descriptor {
 pub struct OpenFiles {
     files: Files,
     open: Mutex<LruCache<u32, Arc<Descriptor>>>,
+    /// Which of many files are looked at next.
+    turn: AtomicU32,
 }
 
 impl OpenFiles {
@@ -247,7 +294,7 @@ impl OpenFiles {
     #[must_use]
     pub fn new(files: Files) -> Self {
         let limit = NonZeroUsize::new(max_open()).unwrap_or(NonZeroUsize::MIN);
-        Self { files, open: Mutex::new(LruCache::new(limit)) }
+        Self { files, open: Mutex::new(LruCache::new(limit)), turn: AtomicU32::new(0) }
     }
 
     /// The files.
@@ -308,12 +355,38 @@ impl OpenFiles {
         })
     }
 
+    /// Compares the files that something was made of with what they were: some of them, others each time, since they may be many.
+    fn check_origins(&self, made_of: &[Range<u32>]) -> Result<(), ReadError> {
+        let n: u32 = made_of.iter().map(|files| files.end - files.start).sum();
+        if n == 0 {
+            return Ok(());
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        for i in 0..n.min(ORIGINS_AT_ONCE) {
+            let mut number = turn.wrapping_mul(ORIGINS_AT_ONCE).wrapping_add(i) % n;
+            for files in made_of {
+                if number < files.end - files.start {
+                    self.check_origin(files.start + number)?;
+                    break;
+                }
+                number -= files.end - files.start;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`OpenFiles::check_unchanged`]; a file that was never there is still not there.
+    fn check_origin(&self, file: u32) -> Result<(), ReadError> {
+        if self.files.stamp(file).is_some() { self.check_unchanged(file) } else { self.files.check(file).map(drop) }
+    }
+
     /// Tells the kernel that these bytes of `file` are going to be read soon.
     pub fn will_need(&self, file: u32, offset: u64, len: u64) {
         let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
-        // What is wrong with the file is told by whoever reads it. A file system that takes no hints loses nothing.
+        // Who reads will hear of whatever is wrong, and a file system that cannot do it loses nothing.
         if let Ok(descriptor) = self.descriptor(file) {
-            let _ = nix::fcntl::posix_fadvise(&descriptor.file, offset, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
+            let advice = PosixFadviseAdvice::POSIX_FADV_WILLNEED;
+            let _ = nix::fcntl::posix_fadvise(&descriptor.file, offset, len, advice);
         }
     }
 
@@ -325,7 +398,7 @@ impl OpenFiles {
         if !self.descriptor(file)?.is(self.files.stamp(file)) {
             return Err(self.stale(file));
         }
-        self.files.made_of(file).iter().try_for_each(|&origin| self.check_unchanged(origin))
+        self.check_origins(self.files.made_of(file))
     }
 }
 
@@ -444,7 +517,7 @@ mod tests {
         let mut all = Files::default();
         all.append(Files::one(&SourceFile::open(&path).unwrap()));
         let mut with_made = source.files;
-        let made = with_made.add_made(&path, Some(File::open(&path).unwrap()), Box::new([2])).unwrap();
+        let made = with_made.add_made(&path, Some(File::open(&path).unwrap()), Box::new([0..1, 2..3])).unwrap();
         let planned = with_made.add_made(Path::new("later"), None, Box::default()).unwrap();
         assert_eq!((all.append(with_made), made, planned), (Some(1), 4, 5));
         let files = OpenFiles::new(all);
@@ -454,6 +527,19 @@ mod tests {
         assert!(matches!(read(&files, 1 + planned), Err(ReadError::Stale { file }) if file.ends_with("later")));
         fs::write(dir.path().join("1"), "changed").unwrap();
         assert!(matches!(files.check_unchanged(1 + made), Err(ReadError::Stale { file }) if file.ends_with("1")));
+    }
+
+    #[test]
+    fn runs_that_nobody_needs_are_dropped() {
+        let (_keep, files) = files(3);
+        let mut all = files.files;
+        let (mut run, mut tail) = (ChunkFiles { first: 1, per_file: Some([1, 1]) }, ChunkFiles::one(4));
+        all.keep([&mut tail, &mut run].into_iter());
+        assert_eq!((all.len(), run.first, tail.first), (4, 0, 3));
+        assert!(all.path(2).ends_with("2") && all.path(3).ends_with("tail"));
+        all.keep([&mut tail].into_iter());
+        assert_eq!((all.len(), tail.first), (1, 0));
+        assert!(OpenFiles::new(all).check_unchanged(0).is_ok());
     }
 
     #[test]

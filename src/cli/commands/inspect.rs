@@ -63,6 +63,10 @@ fn matrix_line(m: &CatalogMatrix) -> String {
         let chunk: Vec<String> = m.chunk.iter().map(u64::to_string).collect();
         let _ = write!(line, ", chunks of {}", chunk.join(" x "));
     }
+    if !m.shard.is_empty() {
+        let shard: Vec<String> = m.shard.iter().map(u64::to_string).collect();
+        let _ = write!(line, " in shards of {}", shard.join(" x "));
+    }
     if let Some(rows) = m.rows_per_chunk {
         let _ = write!(line, " ({rows:.1} rows)");
     }

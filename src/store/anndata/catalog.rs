@@ -6,14 +6,15 @@ use super::matrix::{self, Expected, MatrixKind};
 use super::node::{ElemType, Node};
 use super::root::Root;
 use super::select::in_auto;
+use super::tenx::TenX;
 use super::{Catalog, CatalogColumn, CatalogMatrix};
 use crate::store::error::OpenError;
 
-/// Lists the AnnData object `root`. `container` is `HDF5` or `zarr v3`.
+/// Lists the AnnData object `root`.
 ///
 /// # Errors
 /// [`OpenError`] if its top level is damaged; what is wrong deeper down becomes the `refused` of an entry.
-pub fn list(root: &Root, container: &str) -> Result<Catalog, OpenError> {
+pub fn list(root: &Root) -> Result<Catalog, OpenError> {
     let node = root.node.as_ref();
     let version = match (node.attr_text("encoding-version")?, root.obs.node().is_group()) {
         (Some(version), _) => version,
@@ -41,7 +42,7 @@ pub fn list(root: &Root, container: &str) -> Result<Catalog, OpenError> {
     }
     let skipped = node.children()?.into_iter().filter(|name| !is_served(name)).collect();
     Ok(Catalog {
-        container: format!("{container} AnnData {version}"),
+        container: format!("AnnData {version}"),
         n_obs: root.obs.n_rows(),
         n_vars: root.var.n_rows(),
         matrices,
@@ -93,6 +94,7 @@ fn empty(path: String) -> CatalogMatrix {
         dtype: String::new(),
         n_values: 0,
         chunk: Vec::new(),
+        shard: Vec::new(),
         filters: Vec::new(),
         stored_bytes: 0,
         rows_per_chunk: None,
@@ -126,26 +128,7 @@ fn describe(node: &dyn Node, path: String, expected: Expected<'_>) -> Result<Cat
     let refused = matrix::refusal_reason(&kind).map(|(why, _)| why);
     let mut found = CatalogMatrix { encoding, shape, refused, ..empty(path) };
     match kind {
-        MatrixKind::Csr | MatrixKind::Csc => {
-            let data = node.required("data")?;
-            let info = data.info()?;
-            found.dtype = info.elem.describe();
-            found.n_values = info.len_1d().unwrap_or(0);
-            for name in ["data", "indices", "indptr"] {
-                let storage = node.required(name)?.storage()?;
-                found.stored_bytes = found.stored_bytes.saturating_add(storage.stored_bytes);
-                found.refused = found.refused.or(storage.refused.map(|why| format!("{name}: {why}")));
-                if name == "data" {
-                    (found.chunk, found.filters) = (storage.chunk, storage.filters);
-                }
-            }
-            if let (ElemType::Number(stored), MatrixKind::Csc) = (&info.elem, &kind) {
-                found.rewritten_bytes = Some(rewritten_bytes(found.n_values, stored.dtype, true));
-            }
-            if let ([len], MatrixKind::Csr) = (found.chunk.as_slice(), kind) {
-                found.rows_per_chunk = Some(ratio(len.saturating_mul(shape[0]), found.n_values));
-            }
-        }
+        MatrixKind::Csr | MatrixKind::Csc => add_sparse(node, &mut found, kind == MatrixKind::Csr)?,
         MatrixKind::Dense => {
             let storage = node.storage()?;
             let info = node.info()?;
@@ -154,7 +137,7 @@ fn describe(node: &dyn Node, path: String, expected: Expected<'_>) -> Result<Cat
             found.rows_per_chunk = storage.chunk.first().map(|&rows| ratio(rows, 1));
             found.stored_bytes = storage.stored_bytes;
             found.refused = found.refused.or(storage.refused);
-            (found.chunk, found.filters) = (storage.chunk, storage.filters);
+            (found.chunk, found.shard, found.filters) = (storage.chunk, storage.shard, storage.filters);
             if let ([rows, cols], ElemType::Number(stored)) = (found.chunk.as_slice(), &info.elem)
                 && !found.filters.is_empty()
                 && !(found.path.starts_with("obsm/") && matrix::is_resident(shape, info.elem_size))
@@ -166,6 +149,47 @@ fn describe(node: &dyn Node, path: String, expected: Expected<'_>) -> Result<Cat
         MatrixKind::Null | MatrixKind::Other(_) => {}
     }
     Ok(found)
+}
+
+/// Adds what the arrays of a sparse matrix look like.
+fn add_sparse(node: &dyn Node, found: &mut CatalogMatrix, by_rows: bool) -> Result<(), OpenError> {
+    let info = node.required("data")?.info()?;
+    found.dtype = info.elem.describe();
+    found.n_values = info.len_1d().unwrap_or(0);
+    for name in ["data", "indices", "indptr"] {
+        let storage = node.required(name)?.storage()?;
+        found.stored_bytes = found.stored_bytes.saturating_add(storage.stored_bytes);
+        if let (None, Some(why)) = (&found.refused, storage.refused) {
+            found.refused = Some(format!("{name}: {why}"));
+        }
+        if name == "data" {
+            (found.chunk, found.shard, found.filters) = (storage.chunk, storage.shard, storage.filters);
+        }
+    }
+    if let (ElemType::Number(stored), false) = (&info.elem, by_rows) {
+        found.rewritten_bytes = Some(rewritten_bytes(found.n_values, stored.dtype, true));
+    }
+    if let ([len], true) = (found.chunk.as_slice(), by_rows) {
+        found.rows_per_chunk = Some(ratio(len.saturating_mul(found.shape[0]), found.n_values));
+    }
+    Ok(())
+}
+
+/// Lists a matrix of 10x.
+///
+/// # Errors
+/// [`OpenError`] if it is damaged.
+pub fn list_tenx(tenx: &TenX) -> Result<Catalog, OpenError> {
+    let mut x = CatalogMatrix { encoding: "csr".to_owned(), shape: tenx.shape, ..empty("X".to_owned()) };
+    add_sparse(tenx.node(), &mut x, true)?;
+    Ok(Catalog {
+        container: format!("10x Genomics {}", tenx.version()),
+        n_obs: tenx.shape[0],
+        n_vars: tenx.shape[1],
+        matrices: vec![x],
+        columns: Vec::new(),
+        skipped: Vec::new(),
+    })
 }
 
 /// A field of an `obsm` of records.

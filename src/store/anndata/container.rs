@@ -15,10 +15,15 @@ use std::path::{Path, PathBuf};
 use super::node::NodeRef;
 use super::root::{self, Root};
 use super::select::{self, Selected};
-use super::{Catalog, Opened, Selection, catalog as listing, hdf5};
+use super::tenx::TenX;
+use super::{Catalog, Opened, OpenedElement, Selection, catalog as listing, hdf5, zarr};
 use crate::store::cache::CacheConfig;
 use crate::store::error::OpenError;
+use crate::store::file::SourceFile;
 use crate::store::files::Files;
+
+/// What containers in HDF5 are called.
+const HDF5: &str = "HDF5";
 
 /// A source as it is named: a path, and a group inside.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,13 +112,14 @@ pub struct Container<T> {
 /// [`OpenError`] if the source is none that can be served, something of the selection does not exist or cannot be served, or it is
 /// damaged. Nothing that goes wrong with the cache folder is one.
 pub fn open(spec: &SourceSpec, selection: &Selection, cache: &CacheConfig) -> Result<Opened, OpenError> {
-    let read = |root| {
-        let node = descend(root, spec)?;
-        select::open(node, selection)
+    let read = |root| match Content::find(descend(root, spec)?)? {
+        Content::AnnData(node) => Ok((select::open(node, selection)?, String::new())),
+        Content::TenX(tenx) => Ok((tenx.open(selection)?, format!(" 10x {}", tenx.version()))),
     };
     let (kind, container) = with_root(&spec.path, cache, read)?;
-    let Container { mut files, content, trouble } = container;
+    let Container { mut files, content: (content, what), trouble } = container;
     let Selected { x_kind, n_obs, n_vars, var_names, obs_names, mut elements, columns, .. } = content;
+    files.keep(elements.iter_mut().flat_map(OpenedElement::files_mut));
     for element in &mut elements {
         if let Some(rewritten) = element.rewritten.take()
             && !rewritten.attach(&mut files, &mut element.layout)
@@ -123,10 +129,11 @@ pub fn open(spec: &SourceSpec, selection: &Selection, cache: &CacheConfig) -> Re
     }
     let mut warnings = content.warnings;
     warnings.extend(trouble);
+    let kind = if kind == HDF5 && what.is_empty() { "h5ad" } else { &kind };
     Ok(Opened {
         path: spec.shown(),
         files,
-        kind: format!("{kind}, {x_kind}"),
+        kind: format!("{kind}{what}, {x_kind}"),
         n_obs,
         n_vars,
         var_names,
@@ -144,16 +151,36 @@ pub fn open(spec: &SourceSpec, selection: &Selection, cache: &CacheConfig) -> Re
 /// # Errors
 /// [`OpenError`] if the source is none that can be served, or damaged.
 pub fn catalog(spec: &SourceSpec) -> Result<Catalog, OpenError> {
-    let read = |root| listing::list(&Root::open(descend(root, spec)?)?, "HDF5");
-    with_root(&spec.path, &CacheConfig::off(), read).map(|(_, container)| container.content)
+    let read = |root| match Content::find(descend(root, spec)?)? {
+        Content::AnnData(node) => listing::list(&Root::open(node)?),
+        Content::TenX(tenx) => listing::list_tenx(&tenx),
+    };
+    let (kind, container) = with_root(&spec.path, &CacheConfig::off(), read)?;
+    let mut catalog = container.content;
+    catalog.container = format!("{kind} {}", catalog.container);
+    Ok(catalog)
 }
 
 /// The sources that `path` stands for; `None` if it is a source itself, or nothing that is known here.
 ///
 /// # Errors
 /// [`OpenError`] if it stands for several, and is damaged.
-pub fn expand(_path: &Path) -> Result<Option<Expansion>, OpenError> {
-    Ok(None)
+pub fn expand(path: &Path) -> Result<Option<Expansion>, OpenError> {
+    zarr::expand(path)
+}
+
+/// What a group holds.
+enum Content {
+    AnnData(NodeRef),
+    TenX(TenX),
+}
+
+impl Content {
+    fn find(node: NodeRef) -> Result<Self, OpenError> {
+        let is_anndata = node.attr_text("encoding-type")?.as_deref() == Some("anndata") || node.child("obs")?.is_some();
+        let tenx = if is_anndata { None } else { TenX::find(&node)? };
+        Ok(tenx.map_or(Self::AnnData(node), Self::TenX))
+    }
 }
 
 /// Opens the container at `path` and lets `read` look at its root; also what it is, in a word.
@@ -162,7 +189,20 @@ fn with_root<T>(
     cache: &CacheConfig,
     read: impl FnOnce(NodeRef) -> Result<T, OpenError>,
 ) -> Result<(String, Container<T>), OpenError> {
-    Ok(("h5ad".to_owned(), hdf5::with_root(path, cache, read)?))
+    if path.is_dir() || is_zip(path)? {
+        return zarr::with_root(path, cache, read);
+    }
+    Ok((HDF5.to_owned(), hdf5::with_root(path, cache, read)?))
+}
+
+/// True if `path` begins like a zip archive. What is not there or no regular file is left to the others to refuse.
+fn is_zip(path: &Path) -> Result<bool, OpenError> {
+    if !std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
+        return Ok(false);
+    }
+    let file = SourceFile::open(path)?;
+    let mut head = [0; 4];
+    Ok(file.read_at(0, &mut head).is_ok() && zarr::ZIP_SIGNATURES.contains(&head))
 }
 
 /// The group of a source, looked up name by name.

@@ -128,13 +128,10 @@ pub fn open(
     let (kind, shape) = classify(node, expected)?;
     let path = node.path().to_owned();
     let (layout, rewritten) = match kind {
-        MatrixKind::Csr => {
-            check_shape(node, shape, expected)?;
-            (open_sparse(node, shape)?, None)
-        }
+        MatrixKind::Csr => (open_csr(node, expected, shape)?, None),
         MatrixKind::Csc => {
             check_shape(node, shape, expected)?;
-            let (layout, rewritten) = by_rows::sparse(node, shape, open_columns(node, shape)?, warnings)?;
+            let (layout, rewritten) = by_rows::sparse(node, shape, &open_columns(node, shape)?, warnings)?;
             (layout, Some(rewritten))
         }
         MatrixKind::Dense => {
@@ -174,6 +171,15 @@ fn check_shape(node: &dyn Node, shape: [u64; 2], expected: Expected<'_>) -> Resu
         _ if i32::try_from(m).is_err() => Err(node.refused(&format!("has {m} columns"), "leave it out")),
         _ => Ok(()),
     }
+}
+
+/// Opens the arrays of a matrix that is known to be stored by rows.
+///
+/// # Errors
+/// [`OpenError`] if its shape is not as expected, or it is damaged.
+pub fn open_csr(node: &dyn Node, expected: Expected<'_>, shape: [u64; 2]) -> Result<OpenedLayout, OpenError> {
+    check_shape(node, shape, expected)?;
+    open_sparse(node, shape)
 }
 
 /// The three arrays of a sparse matrix.

@@ -17,12 +17,15 @@ mod raw_array;
 mod root;
 mod select;
 pub mod store;
+mod tenx;
+mod texts;
 mod values;
+mod zarr;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::chunk_map::ChunkMap;
+use super::chunk_map::{ChunkFiles, ChunkMap};
 use super::column::{Column, Strings};
 use super::files::Files;
 use super::rows::RowLengths;
@@ -119,6 +122,16 @@ pub struct OpenedElement {
     pub path: String,
 }
 
+impl OpenedElement {
+    /// The files of the source that it needs.
+    fn files_mut(&mut self) -> Vec<&mut ChunkFiles> {
+        match &mut self.rewritten {
+            Some(rewritten) => rewritten.made_of.iter_mut().map(|origin| &mut origin.files).collect(),
+            None => self.layout.maps_mut().map(|map| &mut map.files).collect(),
+        }
+    }
+}
+
 /// How the rows of a matrix are stored.
 #[derive(Debug)]
 pub enum OpenedLayout {
@@ -136,6 +149,17 @@ pub enum OpenedLayout {
         /// Values.
         values: ChunkMap,
     },
+}
+
+impl OpenedLayout {
+    /// Its arrays.
+    pub fn maps_mut(&mut self) -> impl Iterator<Item = &mut ChunkMap> {
+        let [first, second] = match self {
+            Self::Sparse { data, indices, .. } => [Some(data), Some(indices)],
+            Self::Dense { values } => [Some(values), None],
+        };
+        first.into_iter().chain(second)
+    }
 }
 
 /// What a container holds, for `inspect` and for messages.
@@ -170,6 +194,9 @@ pub struct CatalogMatrix {
     pub n_values: u64,
     /// Chunk extent of the values, in elements; empty if contiguous or compact.
     pub chunk: Vec<u64>,
+    /// Extent of a shard of zarr, in elements; empty where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shard: Vec<u64>,
     /// Filters in encode order, such as `shuffle`, `gzip(4)`.
     pub filters: Vec<String>,
     /// Bytes on disk of all its arrays.

@@ -6,12 +6,13 @@
 //! leads out of the group it was given for.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::raw_array::RawArray;
 use crate::dtype::Stored;
-use crate::store::cache::SourceCache;
+use crate::store::cache::{SourceCache, content_stamp};
 use crate::store::chunk_map::ChunkMap;
 use crate::store::column::Strings;
 use crate::store::error::OpenError;
@@ -82,6 +83,13 @@ pub enum TextType {
         /// True if filled up with spaces.
         space_padded: bool,
     },
+    /// In place, `len` code points of four bytes each, filled up with zeros.
+    Utf32 {
+        /// Code points of an element.
+        len: usize,
+        /// Their byte order.
+        big_endian: bool,
+    },
     /// Elsewhere, as the container does it.
     Variable,
 }
@@ -143,6 +151,8 @@ impl ArrayInfo {
 pub struct StorageInfo {
     /// Chunk extent in elements; empty if contiguous or compact.
     pub chunk: Vec<u64>,
+    /// Extent of a shard in elements; empty if chunks do not lie in shards.
+    pub shard: Vec<u64>,
     /// Filters in encode order.
     pub filters: Vec<String>,
     /// Bytes on disk.
@@ -308,16 +318,17 @@ pub trait SourceFiles {
     /// [`ReadError`].
     fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError>;
 
-    /// Compares the files with what they were when the source was opened, as far as they were read.
+    /// Hash of what identifies the content of `files`, which are numbered as for reading. A source of one file need not look at the numbers.
     ///
     /// # Errors
-    /// [`ReadError::Stale`] if one changed.
-    fn check_unchanged(&self) -> Result<(), ReadError>;
+    /// [`ReadError::Stale`] if one is not what it was when the source was opened.
+    fn state(&self, files: &[Range<u32>]) -> Result<[u8; 32], ReadError>;
 }
 
 impl SourceFiles for SourceFile {
-    fn check_unchanged(&self) -> Result<(), ReadError> {
-        Self::check_unchanged(self)
+    fn state(&self, _: &[Range<u32>]) -> Result<[u8; 32], ReadError> {
+        self.check_unchanged()?;
+        content_stamp(self).ok_or_else(|| ReadError::Stale { file: self.path().to_owned() })
     }
 
     fn read_at(&self, _: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
@@ -363,12 +374,12 @@ impl Source {
         self.files.read_at(file, offset, buf)
     }
 
-    /// Compares the files with what they were when the source was opened.
+    /// See [`SourceFiles::state`].
     ///
     /// # Errors
-    /// [`ReadError::Stale`] if one changed.
-    pub fn check_unchanged(&self) -> Result<(), ReadError> {
-        self.files.check_unchanged()
+    /// As there.
+    pub fn state(&self, files: &[Range<u32>]) -> Result<[u8; 32], ReadError> {
+        self.files.state(files)
     }
 
     /// What is kept of the source in the cache folder.

@@ -108,6 +108,15 @@ impl RawArray {
         Ok(())
     }
 
+    /// Number of its files.
+    #[must_use]
+    pub fn n_files(&self) -> u32 {
+        let Some(per_file) = self.files.per_file else { return 1 };
+        let along = |axis: usize| self.dims[axis].div_ceil(self.chunk[axis]).div_ceil(per_file[axis]);
+        // Files are numbered by u32.
+        u32::try_from(along(0).saturating_mul(along(1).max(1))).unwrap_or(u32::MAX)
+    }
+
     /// Bytes that the array takes in its files.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {

@@ -102,6 +102,9 @@ fn servable(node: &dyn Node, expected: Expected<'_>) -> bool {
 /// Refuses what is HDF5 or zarr but another format, by name.
 fn check_container(node: &dyn Node) -> Result<(), OpenError> {
     let encoding = node.attr_text("encoding-type")?;
+    if encoding.as_deref() == Some("anndata") {
+        return Ok(());
+    }
     if let Some(modalities) = node.child("mod")?.filter(|m| m.is_group()) {
         return Err(name_one(node, "MuData", "mod", modalities.as_ref())?);
     }
@@ -109,7 +112,7 @@ fn check_container(node: &dyn Node) -> Result<(), OpenError> {
         return Err(name_one(node, "SpatialData", "tables", tables.as_ref())?);
     }
     match encoding.as_deref() {
-        None | Some("anndata" | "") => Ok(()),
+        None | Some("") => Ok(()),
         Some(other) => Err(node.refused(&format!("is {other}, not AnnData"), "give an .h5ad file")),
     }
 }
@@ -128,17 +131,8 @@ fn not_anndata(node: &dyn Node) -> OpenError {
         Err(error) => return error,
     };
     let has = |name: &str| members.iter().any(|m| m == name);
-    let is_10x = |name: &String| {
-        node.child(name).ok().flatten().is_some_and(|group| {
-            group.children().is_ok_and(|inner| ["barcodes", "indptr"].iter().all(|n| inner.iter().any(|m| m == n)))
-        })
-    };
     if has("row_attrs") && has("col_attrs") {
         return node.refused("is a loom file, not AnnData", "convert it: anndata.io.read_loom(...).write_h5ad(...)");
-    }
-    if members.iter().any(is_10x) {
-        let remedy = "convert it: scanpy.read_10x_h5(...).write_h5ad(...)";
-        return node.refused("is 10x Genomics HDF5, not AnnData", remedy);
     }
     let missing = if has("obs") { "var" } else { "obs" };
     let reason = format!("is not AnnData: has no {missing}; members are {}", listing(&members));

@@ -243,23 +243,14 @@ impl Opening<'_> {
 
     fn obs_names(&mut self, choice: NamesChoice) -> Result<Option<Strings>, OpenError> {
         let obs = &self.root.obs;
-        let wanted = match choice {
-            NamesChoice::No => false,
-            NamesChoice::Yes => true,
-            NamesChoice::Auto => obs.n_rows() <= AUTO_NAMES,
-        };
-        if !wanted {
-            if choice == NamesChoice::Auto {
-                let reason = format!("{} rows, more than {AUTO_NAMES}; --names yes keeps them", obs.n_rows());
-                self.left_out.push(("obs_names".to_owned(), reason));
-            }
+        if !names_wanted(choice, obs.n_rows(), &mut self.left_out) {
             return Ok(None);
         }
         if !obs.has_names() {
             self.warnings.push("obs: has no index, row numbers are taken as names".to_owned());
         }
         let names = obs.names()?;
-        if names.len() <= CHECKED_NAMES && has_repeats(&names) {
+        if has_repeats(&names) {
             self.warnings.push("obs: names occur more than once; rows are told apart by their numbers".to_owned());
         }
         Ok(Some(names))
@@ -320,8 +311,25 @@ fn why_not_auto(kind: &ColumnKind) -> String {
     }
 }
 
-/// True if two names are equal (or, once in 2^24 files of a million rows, seem to be).
-fn has_repeats(names: &Strings) -> bool {
+/// True if the names of `n_rows` rows take part; says so if there are too many for `auto`.
+pub fn names_wanted(choice: NamesChoice, n_rows: u64, left_out: &mut Vec<(String, String)>) -> bool {
+    match choice {
+        NamesChoice::No => false,
+        NamesChoice::Yes => true,
+        NamesChoice::Auto if n_rows <= AUTO_NAMES => true,
+        NamesChoice::Auto => {
+            let reason = format!("{n_rows} rows, more than {AUTO_NAMES}; --names yes keeps them");
+            left_out.push(("obs_names".to_owned(), reason));
+            false
+        }
+    }
+}
+
+/// True if two names are equal (or, once in 2^24 files of a million rows, seem to be). Only looked for where there are not too many.
+pub fn has_repeats(names: &Strings) -> bool {
+    if names.len() > CHECKED_NAMES {
+        return false;
+    }
     let state = RandomState::new();
     let mut hashes: Vec<u64> = (0..names.len()).map(|i| state.hash_one(names.bytes(i))).collect();
     hashes.sort_unstable();

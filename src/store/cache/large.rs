@@ -107,19 +107,16 @@ pub struct LargeSlot<'a> {
 }
 
 impl SourceCache {
-    /// The place of the large entry `name`.
+    /// The place of the large entry `name` of the source in the state `state`.
     ///
     /// # Errors
-    /// If there is no cache folder, or the source cannot be identified.
-    pub fn large(&self, name: &str) -> Result<LargeSlot<'_>, Refusal> {
+    /// If there is no cache folder.
+    pub fn large(&self, name: &str, state: &[u8; 32]) -> Result<LargeSlot<'_>, Refusal> {
         let Some(folder) = self.config.folder.as_deref() else {
             let reason = "there is no cache folder (neither --cache-dir, $XDG_CACHE_HOME nor $HOME is given)";
             return Err(Refusal::new(reason, "name one: --cache-dir DIR"));
         };
-        let Some(stamp) = &self.stamp else {
-            return Err(Refusal::new("the source cannot be identified", "copy or download it again"));
-        };
-        let identity = Identity::new(self.path.as_os_str().as_bytes(), stamp, name);
+        let identity = Identity::new(self.path.as_os_str().as_bytes(), state, name);
         Ok(LargeSlot { cache: self, folder: Folder::new(folder, self.config.max_bytes), identity })
     }
 

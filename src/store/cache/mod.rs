@@ -29,7 +29,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::file::SourceFile;
+use super::file::{SourceFile, Stamp};
 use crate::num::to_usize;
 use entry::Identity;
 use folder::Folder;
@@ -108,8 +108,15 @@ impl SourceCache {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let modified = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         let age = now.checked_sub(modified).unwrap_or_default();
-        let stamp = if config.min_rows == u64::MAX { None } else { stamp(file) };
+        let stamp = if config.min_rows == u64::MAX { None } else { content_stamp(file) };
         Self { config: config.clone(), path, stamp, age, trouble: RefCell::new(None) }
+    }
+
+    /// No entries of pieces of the source at `path`, and nothing is said about it. Matrices can be rewritten.
+    #[must_use]
+    pub fn without_pieces(config: &CacheConfig, path: &Path) -> Self {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        Self { config: config.clone(), path, stamp: None, age: Duration::ZERO, trouble: RefCell::new(None) }
     }
 
     /// The piece `name` of `n_rows` rows: from its entry, or from `read`, which is then kept.
@@ -175,20 +182,26 @@ impl SourceCache {
     }
 }
 
-/// Hash of what identifies the content of a file: inode, size, modification time, first and last bytes.
-fn stamp(file: &SourceFile) -> Option<[u8; 32]> {
+/// Hash of what identifies the content of a file: inode, size, modification time, first and last bytes. `None` if these cannot be read.
+#[must_use]
+pub fn content_stamp(file: &SourceFile) -> Option<[u8; 32]> {
     let stamp = file.stamp();
     let mut hash = blake3::Hasher::new();
-    hash.update(&stamp.inode.to_le_bytes());
-    hash.update(&stamp.size.to_le_bytes());
-    hash.update(&stamp.mtime.0.to_le_bytes());
-    hash.update(&stamp.mtime.1.to_le_bytes());
+    hash_stamp(&stamp, &mut hash);
     let mut edge = vec![0; to_usize(EDGE_BYTES.min(stamp.size))];
     for offset in [0, stamp.size.saturating_sub(EDGE_BYTES)] {
         file.read_at(offset, &mut edge).ok()?;
         hash.update(&edge);
     }
     Some(*hash.finalize().as_bytes())
+}
+
+/// Adds inode, size and modification time to a hash.
+pub fn hash_stamp(stamp: &Stamp, hash: &mut blake3::Hasher) {
+    hash.update(&stamp.inode.to_le_bytes());
+    hash.update(&stamp.size.to_le_bytes());
+    hash.update(&stamp.mtime.0.to_le_bytes());
+    hash.update(&stamp.mtime.1.to_le_bytes());
 }
 
 /// The folder that is used if none is given: `$XDG_CACHE_HOME/shufflefs`, else `$HOME/.cache/shufflefs`. Relative values do not

@@ -14,6 +14,7 @@ mod transpose;
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -45,19 +46,36 @@ pub struct Rewritten {
     /// The file; `None` if it is only planned.
     pub file: Option<File>,
     /// The files of the source that it was made of, by their numbers there.
-    pub made_of: Vec<ChunkFiles>,
+    pub made_of: Vec<MadeOf>,
+}
+
+/// Files of one array of the source.
+#[derive(Debug, Clone, Copy)]
+pub struct MadeOf {
+    /// The files.
+    pub files: ChunkFiles,
+    /// Their number.
+    pub n_files: u32,
+}
+
+impl MadeOf {
+    fn new(array: &RawArray) -> Self {
+        Self { files: array.files, n_files: array.n_files() }
+    }
+
+    fn numbers(&self) -> Range<u32> {
+        self.files.first..self.files.first.saturating_add(self.n_files)
+    }
 }
 
 impl Rewritten {
     /// Adds the file to those of its source, and lets `layout` name it. False if there are 2^32 files.
     pub fn attach(self, files: &mut Files, layout: &mut OpenedLayout) -> bool {
-        let made_of = self.made_of.iter().map(|files| files.first).collect();
-        let Some(number) = files.add_made(&self.path, self.file, made_of) else { return false };
-        let maps: Vec<&mut ChunkMap> = match layout {
-            OpenedLayout::Sparse { data, indices, .. } => vec![data, indices],
-            OpenedLayout::Dense { values } => vec![values],
-        };
-        maps.into_iter().for_each(|map| map.files = ChunkFiles::one(number));
+        let mut made_of: Vec<Range<u32>> = self.made_of.iter().map(MadeOf::numbers).collect();
+        // All arrays of an HDF5 file lie in one.
+        made_of.dedup();
+        let Some(number) = files.add_made(&self.path, self.file, made_of.into()) else { return false };
+        layout.maps_mut().for_each(|map| map.files = ChunkFiles::one(number));
         true
     }
 }
@@ -139,7 +157,8 @@ struct Job<'a> {
     dtype: DType,
     /// What its arrays were, in the order of [`Content::places`].
     origins: Vec<Origin>,
-    made_of: Vec<ChunkFiles>,
+    /// The arrays.
+    arrays: Vec<&'a RawArray>,
     /// Bytes of the rows.
     bytes: u64,
     /// Why it is rewritten, for messages.
@@ -201,6 +220,23 @@ impl Job<'_> {
         self.node.source()
     }
 
+    /// Hash of what identifies the content of the arrays.
+    fn state(&self) -> Result<[u8; 32], OpenError> {
+        let numbers: Vec<_> = self.arrays.iter().map(|array| MadeOf::new(array).numbers()).collect();
+        let state = self.source().state(&numbers);
+        let state =
+            state.map_err(|_| self.node.refused("changed while it was opened", "try again when its writer is done"))?;
+        let mut hash = blake3::Hasher::new();
+        hash.update(&state);
+        for array in &self.arrays {
+            for number in array.dims.iter().chain(&array.chunk) {
+                hash.update(&number.to_le_bytes());
+            }
+            hash.update(&array.fill);
+        }
+        Ok(*hash.finalize().as_bytes())
+    }
+
     fn refused(&self, refusal: Refusal) -> OpenError {
         self.node.refused(&format!("{}; {}", self.reason, refusal.reason), &refusal.remedy)
     }
@@ -213,7 +249,8 @@ impl Job<'_> {
     ) -> Result<(OpenedLayout, Rewritten), OpenError> {
         let cache = self.source().cache();
         let name = format!("rows of {}", self.node.path());
-        let slot = cache.large(&name).map_err(|refusal| self.refused(refusal))?;
+        let state = self.state()?;
+        let slot = cache.large(&name, &state).map_err(|refusal| self.refused(refusal))?;
         let read = |facts, sections: &mut Sections<'_>| Content::read(facts, sections, self.shape, self.dtype);
         if let Some(found) = slot.find(read) {
             return self.done(found.content, found.path, Some(found.file));
@@ -238,7 +275,7 @@ impl Job<'_> {
             return self.done(found.content, found.path, Some(found.file));
         }
         cache.wait_until_settled();
-        self.check_unchanged()?;
+        self.check_unchanged(&state)?;
         tracing::info!(
             "{}: {}: writing its rows, {}, to {}",
             self.node.source().path().display(),
@@ -246,7 +283,7 @@ impl Job<'_> {
             amount(self.bytes),
             slot.entry_path().display()
         );
-        self.make(&slot, rewriter).map_err(|stop| self.stopped(&slot, stop))?;
+        self.make(&slot, &state, rewriter).map_err(|stop| self.stopped(&slot, stop))?;
         match slot.find(read) {
             Some(found) => self.done(found.content, found.path, Some(found.file)),
             None => Err(self.node.refused("its rows were written but cannot be read back", "mount it again")),
@@ -254,7 +291,7 @@ impl Job<'_> {
     }
 
     /// Makes the entry: from a draft that was left, or from the beginning.
-    fn make<R: Rewriter>(&self, slot: &LargeSlot<'_>, rewriter: &mut R) -> Result<(), Stop> {
+    fn make<R: Rewriter>(&self, slot: &LargeSlot<'_>, source_state: &[u8; 32], rewriter: &mut R) -> Result<(), Stop> {
         let config = self.source().cache().rewrite();
         let what = format!("rewriting {} by rows, once", self.node.path());
         let mut meter = Meter::new(&config.progress, &what, rewriter.work_bytes().saturating_add(self.bytes));
@@ -288,7 +325,7 @@ impl Job<'_> {
         let scale = |done: u64, all: u64, bytes: u64| u128::from(done) * u128::from(bytes) / u128::from(all.max(1));
         let file_bytes = draft.file_bytes();
         // What was read may be of two states of the source.
-        self.check_unchanged()?;
+        self.check_unchanged(source_state)?;
         draft.finish(&mut |done| {
             meter.at(before.saturating_add(u64::try_from(scale(done, file_bytes, self.bytes)).unwrap_or(0)))
         })?;
@@ -316,10 +353,11 @@ impl Job<'_> {
         Ok((Content { lengths, places }, front))
     }
 
-    fn check_unchanged(&self) -> Result<(), OpenError> {
-        self.source()
-            .check_unchanged()
-            .map_err(|_| self.node.refused("changed while its rows were written", "try again when its writer is done"))
+    fn check_unchanged(&self, state: &[u8; 32]) -> Result<(), OpenError> {
+        if self.state()? == *state {
+            return Ok(());
+        }
+        Err(self.node.refused("changed while its rows were written", "try again when its writer is done"))
     }
 
     fn stopped(&self, slot: &LargeSlot<'_>, stop: Stop) -> OpenError {
@@ -337,12 +375,13 @@ impl Job<'_> {
     ) -> Result<(OpenedLayout, Rewritten), OpenError> {
         let layout = content.layout(self.shape, self.dtype, &self.origins);
         let layout = layout.ok_or_else(|| self.node.refused("its rows are incomplete", "empty the cache folder"))?;
-        Ok((layout, Rewritten { path, file, made_of: self.made_of.clone() }))
+        let made_of = self.arrays.iter().map(|array| MadeOf::new(array)).collect();
+        Ok((layout, Rewritten { path, file, made_of }))
     }
 
     /// Refuses matrices that claim to be much larger than what is stored of them.
-    fn check_expansion(&self, arrays: &[&RawArray]) -> Result<(), OpenError> {
-        let stored: u64 = arrays.iter().map(|array| array.stored_bytes()).sum();
+    fn check_expansion(&self) -> Result<(), OpenError> {
+        let stored: u64 = self.arrays.iter().map(|array| array.stored_bytes()).sum();
         if self.bytes > stored.saturating_mul(MAX_EXPANSION).max(SMALL_BYTES) {
             let reason = format!("{}; its rows would take {} bytes, {stored} are stored", self.reason, self.bytes);
             return Err(self.node.refused(&reason, "write it again by rows"));
@@ -386,7 +425,7 @@ impl Drop for Meter {
 pub fn sparse(
     node: &dyn Node,
     shape: [u64; 2],
-    csc: Csc<'_>,
+    csc: &Csc<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<(OpenedLayout, Rewritten), OpenError> {
     let dtype = csc.data_type.dtype;
@@ -395,11 +434,11 @@ pub fn sparse(
         shape,
         dtype,
         origins: [&csc.data, &csc.indices].map(|array| Origin { cut: None, total_bytes: array.total_bytes() }).to_vec(),
-        made_of: vec![csc.data.files, csc.indices.files],
+        arrays: vec![&csc.data, &csc.indices],
         bytes: rewritten_bytes(csc.data.dims[0], dtype, true),
         reason: "is stored by columns (csc), so that every row needs all of it".to_owned(),
     };
-    job.check_expansion(&[&csc.data, &csc.indices])?;
+    job.check_expansion()?;
     let memory_bytes = node.source().cache().rewrite().memory_bytes;
     let mut rewriter = transpose::Transpose::new(node, csc, shape, memory_bytes)?;
     job.run(&mut rewriter, warnings)
@@ -421,11 +460,11 @@ pub fn dense(
         shape: raw.dims,
         dtype: stored.dtype,
         origins: vec![Origin { cut: Some(raw.chunk[0]), total_bytes: raw.total_bytes() }],
-        made_of: vec![raw.files],
+        arrays: vec![raw],
         bytes: raw.total_bytes(),
         reason,
     };
-    job.check_expansion(&[raw])?;
+    job.check_expansion()?;
     let memory_bytes = node.source().cache().rewrite().memory_bytes;
     let mut rewriter = stripes::Stripes::new(node, raw, stored, memory_bytes);
     job.run(&mut rewriter, warnings)

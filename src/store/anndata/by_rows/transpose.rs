@@ -79,7 +79,7 @@ struct Bucket {
 
 /// Rewrites a CSC matrix.
 pub struct Transpose<'a> {
-    csc: Csc<'a>,
+    csc: &'a Csc<'a>,
     node: &'a dyn Node,
     memory_bytes: u64,
     value_bytes: u64,
@@ -93,7 +93,12 @@ impl<'a> Transpose<'a> {
     ///
     /// # Errors
     /// [`OpenError`] if there are more columns than a bucket can number.
-    pub fn new(node: &'a dyn Node, csc: Csc<'a>, [_, n_cols]: [u64; 2], memory_bytes: u64) -> Result<Self, OpenError> {
+    pub fn new(
+        node: &'a dyn Node,
+        csc: &'a Csc<'a>,
+        [_, n_cols]: [u64; 2],
+        memory_bytes: u64,
+    ) -> Result<Self, OpenError> {
         let column_bits = u64::BITS - n_cols.saturating_sub(1).leading_zeros();
         if column_bits + GROUP_BITS > u32::BITS {
             let reason = format!("is stored by columns (csc) and has {n_cols} of them");

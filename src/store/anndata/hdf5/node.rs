@@ -15,10 +15,11 @@ use super::{layout, types};
 use crate::dtype::{DType, Stored};
 use crate::num::{to_u64, to_usize};
 use crate::store::anndata::node::{
-    ArrayInfo, Attr, ElemType, MAX_ATTR_BYTES, MAX_DIM, MAX_RANK, MAX_TEXT_BYTES, MAX_VALUES, Node, NodeRef, Source,
-    StorageInfo, TextType,
+    ArrayInfo, Attr, ElemType, MAX_ATTR_BYTES, MAX_DIM, MAX_RANK, MAX_VALUES, Node, NodeRef, Source, StorageInfo,
+    TextType,
 };
 use crate::store::anndata::raw_array::RawArray;
+use crate::store::anndata::texts::{self, unpadded};
 use crate::store::anndata::values;
 use crate::store::cache::{CacheConfig, SourceCache};
 use crate::store::column::Strings;
@@ -191,29 +192,8 @@ impl H5Node {
                 let bytes = lib::read_attribute(attribute, &datatype, len_bytes).map_err(fault)?;
                 Ok(number_attr(&bytes, stored))
             }
-            ElemType::Record(_) | ElemType::Other(_) => Ok(Attr::Other),
+            ElemType::Text(TextType::Utf32 { .. }) | ElemType::Record(_) | ElemType::Other(_) => Ok(Attr::Other),
         }
-    }
-
-    /// Elements of fixed length.
-    fn fixed_texts(
-        &self,
-        bytes: &[u8],
-        stride: usize,
-        offset: usize,
-        (len, space_padded): (usize, bool),
-    ) -> Result<Result<Strings, String>, OpenError> {
-        let n = bytes.len() / stride.max(1);
-        self.file.source.charge(&self.path, to_u64(n).saturating_mul(to_u64(len) + 8))?;
-        let mut strings = Strings::with_capacity(n);
-        for (i, element) in bytes.chunks_exact(stride.max(1)).enumerate() {
-            let text = unpadded(element.get(offset..offset + len).unwrap_or_default(), space_padded);
-            match std::str::from_utf8(text) {
-                Ok(text) => strings.push(text),
-                Err(_) => return Ok(Err(format!("text {i} is not UTF-8"))),
-            }
-        }
-        Ok(Ok(strings))
     }
 
     /// Elements in the global heap.
@@ -327,18 +307,10 @@ impl Node for H5Node {
         text: TextType,
     ) -> Result<Result<Strings, String>, OpenError> {
         match text {
-            TextType::Fixed { len, .. } if len > MAX_TEXT_BYTES => Ok(Err(format!("texts of {len} bytes"))),
-            TextType::Fixed { len, space_padded } => self.fixed_texts(bytes, stride, offset, (len, space_padded)),
             TextType::Variable => self.heap_texts(bytes, stride, offset),
+            in_place => texts::in_place(self, bytes, stride, offset, in_place),
         }
     }
-}
-
-/// The text before its filling: up to the first NUL, and without trailing spaces where those are the filling.
-fn unpadded(bytes: &[u8], space_padded: bool) -> &[u8] {
-    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
-    let text = bytes.get(..end).unwrap_or_default();
-    if space_padded { text.trim_ascii_end() } else { text }
 }
 
 fn text_attr<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Attr {

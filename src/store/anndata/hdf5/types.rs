@@ -140,7 +140,7 @@ fn record(datatype: &Id, size: usize, depth: u32) -> Result<Described, LibraryEr
 #[must_use]
 pub fn holds_pointers(elem: &ElemType) -> bool {
     match elem {
-        ElemType::Number(_) | ElemType::Text(TextType::Fixed { .. }) => false,
+        ElemType::Number(_) | ElemType::Text(TextType::Fixed { .. } | TextType::Utf32 { .. }) => false,
         ElemType::Text(TextType::Variable) | ElemType::Other(_) => true,
         ElemType::Record(fields) => fields.iter().any(|f| holds_pointers(&f.elem)),
     }
