@@ -166,8 +166,10 @@ fn check_extra(row: &Row, path: &Path, left_out: &[(String, String)], at: &str) 
         let selection = Selection { layers: vec![name.clone()], ..select(None, ObsChoice::None) };
         let opened = open(path, &selection);
         if expected[0] == "csc" {
+            // There is no folder for its rows here; the mount tests have one.
             let text = opened.err().expect("csc is refused").to_string();
-            assert!(text.contains(&format!("layers/{name}")) && text.contains("csc"), "{text}");
+            let words = [&*format!("layers/{name}"), "csc", "--cache-dir"];
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
             continue;
         }
         let (store, _) = opened.unwrap_or_else(|e| panic!("{at}: {e}"));
@@ -332,7 +334,7 @@ fn refused_at_mount() {
         ("hostile/obs_column_one_row_short.h5ad", &["obs/lib", "63", "64"]),
         ("hostile/truncated_at_half.h5ad", &["truncated", "31628"]),
         ("hostile/web_page.h5ad", &["not HDF5", "<!DOCTYPE"]),
-        ("derived/Baron_H1_256.csc.gzip.h5ad", &[": X: ", "csc", "tocsr"]),
+        ("derived/Baron_H1_256.csc.gzip.h5ad", &[": X: ", "csc", "--cache-dir DIR"]),
         ("derived/small.null_X.h5ad", &[": X: ", "null", "--x none"]),
         ("h5ad/anndata_v0.11.4_no_X.h5ad", &["no X", "--x none"]),
         ("other/mudata_v0.2.4.h5mu", &["MuData", "mod/mod1", "mod/mod2", "h5mu::mod/mod1"]),

@@ -5,6 +5,7 @@
 //! large, are opened one by one, so that what they bring is never there twice.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
@@ -12,12 +13,13 @@ use anyhow::bail;
 use parking_lot::Mutex;
 
 use super::options::Options;
+use super::progress::Shown;
 use crate::store::OpenError;
 use crate::store::anndata::{
     self, AUTO_CATEGORIES, AUTO_NAMES, Collected, Collector, Joining, NamesChoice, ObsChoice, Opened, Selection,
     SourceSpec,
 };
-use crate::store::cache::{self, CacheConfig};
+use crate::store::cache::{self, CacheConfig, RewriteConfig};
 use crate::store::collection::{Join, Loss};
 
 /// Sources that are opened one by one.
@@ -122,14 +124,29 @@ pub fn newest(sources: &[PathBuf]) -> SystemTime {
     times.max().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// The cache folder of the options, else the one of the user. `$SHUFFLEFS_CACHE_MIN_ROWS` is for tests of small sources.
+/// The cache folder of the options, else the one of the user. `$SHUFFLEFS_CACHE_MIN_ROWS` and `$SHUFFLEFS_REWRITE_MEMORY` are for tests of
+/// small sources.
 fn cache_config(options: &Options) -> CacheConfig {
-    let env = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let default = || cache::default_folder(env("XDG_CACHE_HOME").as_deref(), env("HOME").as_deref());
-    let min_rows = std::env::var("SHUFFLEFS_CACHE_MIN_ROWS").ok().and_then(|rows| rows.parse().ok());
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let memory_bytes = options.memory_bytes.unwrap_or(RewriteConfig::DEFAULT_MEMORY_BYTES);
+    let rewrite = RewriteConfig {
+        planned: options.planned,
+        any_size: options.cache_dir.is_some(),
+        memory_bytes: number("SHUFFLEFS_REWRITE_MEMORY")
+            .unwrap_or_else(|| memory_bytes.min(RewriteConfig::DEFAULT_MEMORY_BYTES)),
+        progress: Arc::new(Shown::default()),
+    };
     CacheConfig {
-        folder: options.cache_dir.clone().or_else(default),
-        min_rows: min_rows.unwrap_or(CacheConfig::DEFAULT_MIN_ROWS),
+        folder: options.cache_dir.clone().or_else(default_cache_folder),
+        min_rows: number("SHUFFLEFS_CACHE_MIN_ROWS").unwrap_or(CacheConfig::DEFAULT_MIN_ROWS),
         max_bytes: CacheConfig::DEFAULT_MAX_BYTES,
+        rewrite,
     }
+}
+
+/// The cache folder that is used if none is named.
+#[must_use]
+pub fn default_cache_folder() -> Option<PathBuf> {
+    let env = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    cache::default_folder(env("XDG_CACHE_HOME").as_deref(), env("HOME").as_deref())
 }

@@ -11,6 +11,7 @@ pub mod dataset;
 mod describe;
 mod memory;
 pub mod options;
+mod progress;
 mod readme;
 pub mod sources;
 pub mod text;

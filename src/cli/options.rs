@@ -63,6 +63,8 @@ pub struct Options {
     pub io_depth: usize,
     /// The cache folder, if one was named.
     pub cache_dir: Option<PathBuf>,
+    /// Nothing will be read, so that no matrix needs to be rewritten.
+    pub planned: bool,
 }
 
 /// Reads under way at one time when storage is slow, if nothing else is said.
@@ -124,6 +126,7 @@ impl Options {
             threads: at_least_one("--threads", args.threads)?.map(|n| n as usize),
             io_depth: at_least_one("--io-depth", args.io_depth)?.unwrap_or(DEFAULT_IO_DEPTH) as usize,
             cache_dir: args.cache_dir.clone(),
+            planned: false,
         })
     }
 }

@@ -79,6 +79,15 @@ impl ChunkFiles {
     }
 }
 
+/// What an array was before it was rewritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// Chunk extent along the rows of the matrix, if rows can be cut along chunks.
+    pub cut: Option<u64>,
+    /// Size of all elements in bytes, before compression.
+    pub total_bytes: u64,
+}
+
 /// A stored array of rank 1 or 2.
 #[derive(Debug, Clone)]
 pub struct ChunkMap {
@@ -98,9 +107,36 @@ pub struct ChunkMap {
     pub fill: [u8; 8],
     /// The arrangement.
     pub storage: Storage,
+    /// What it was before it was rewritten, if it was: the order goes by that.
+    pub origin: Option<Origin>,
 }
 
 impl ChunkMap {
+    /// A row-major array in one run of a file, numbered 0 for now.
+    #[must_use]
+    pub fn contiguous(address: u64, [n_rows, n_cols]: [u64; 2], stored: Stored) -> Self {
+        let elem_size = stored.dtype.size_bytes();
+        let chunk = Self::virtual_chunk(n_rows, n_cols, to_u64(elem_size));
+        let pipeline = Pipeline::new([], to_usize(chunk[0] * chunk[1]) * elem_size);
+        let (files, storage) = (ChunkFiles::one(0), Storage::Contiguous(address));
+        Self { files, n_rows, n_cols, chunk, stored, pipeline, fill: [0; 8], storage, origin: None }
+    }
+
+    /// Chunk extent along the rows where the order may cut, if there are chunks.
+    #[must_use]
+    pub fn cut_extent(&self) -> Option<u64> {
+        match self.origin {
+            Some(origin) => origin.cut,
+            None => matches!(self.storage, Storage::Chunked(_)).then(|| self.chunk[0]),
+        }
+    }
+
+    /// Size of all elements in bytes as the source holds them, before compression.
+    #[must_use]
+    pub fn source_bytes(&self) -> u64 {
+        self.origin.map_or_else(|| self.total_bytes(), |origin| origin.total_bytes)
+    }
+
     /// The virtual chunk of an unchunked array: whole rows where a row is small, else a part of one row. The product of both
     /// extents times `elem_size` is about [`VIRTUAL_CHUNK_BYTES`].
     #[must_use]

@@ -14,9 +14,11 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use lru::LruCache;
 use nix::fcntl::PosixFadviseAdvice;
@@ -29,9 +31,16 @@ use crate::num::{to_u64, to_usize};
 
 /// Most descriptors that are kept open.
 const MAX_OPEN: u64 = 512;
+/// Files of a source that are looked at before something that was made of them is served.
+const ORIGINS_AT_ONCE: u32 = 4;
 
 /// How the files of a run are named.
 pub trait Names: fmt::Debug + Send + Sync {
+    /// True if the files are open for good, so that nothing is lost when their names go.
+    fn is_pinned(&self) -> bool {
+        false
+    }
+
     /// Path of the file `number` of the run, for messages.
     fn path(&self, number: u32) -> PathBuf;
 
@@ -63,6 +72,28 @@ impl Names for OneFile {
     }
 }
 
+/// A run of one file of the cache folder, which anybody may remove from there; `None` if it is not made yet.
+#[derive(Debug)]
+struct Pinned(Box<Path>, Option<File>);
+
+impl Names for Pinned {
+    fn is_pinned(&self) -> bool {
+        true
+    }
+
+    fn path(&self, _: u32) -> PathBuf {
+        self.0.to_path_buf()
+    }
+
+    fn open(&self, _: u32) -> io::Result<File> {
+        self.1.as_ref().map_or_else(|| Err(io::ErrorKind::NotFound.into()), File::try_clone)
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        to_u64(self.0.as_os_str().len())
+    }
+}
+
 /// The state of a file when its source was opened, in eight bytes; `None` if the file was not there.
 pub type StampHash = Option<NonZeroU64>;
 
@@ -81,6 +112,8 @@ struct Run {
     first: u32,
     names: Arc<dyn Names>,
     stamps: Box<[StampHash]>,
+    /// Files that these were made of: they are changed when one of those is.
+    made_of: Box<[Range<u32>]>,
 }
 
 /// The files of one source, or of all of them.
@@ -121,7 +154,18 @@ impl Files {
     pub fn add_run(&mut self, names: Arc<dyn Names>, stamps: Box<[StampHash]>) -> Option<u32> {
         let first = self.n_files;
         self.n_files = first.checked_add(u32::try_from(stamps.len()).ok()?)?;
-        self.runs.push(Run { first, names, stamps });
+        self.runs.push(Run { first, names, stamps, made_of: Box::default() });
+        Some(first)
+    }
+
+    /// Adds a file of the cache folder, which was made of the files `made_of` and stays open; `None` in place of a file that is not made
+    /// yet, of which nothing can be read. Its number; `None` if there are 2^32 files.
+    pub fn add_made(&mut self, path: &Path, file: Option<File>, made_of: Box<[Range<u32>]>) -> Option<u32> {
+        let stamp = file.as_ref().and_then(|file| stamp_hash(&Stamp::of(file).ok()?));
+        let first = self.add_run(Arc::new(Pinned(path.into(), file)), Box::new([stamp]))?;
+        if let Some(run) = self.runs.last_mut() {
+            run.made_of = made_of;
+        }
         Some(first)
     }
 
@@ -129,7 +173,11 @@ impl Files {
     pub fn append(&mut self, other: Self) -> Option<u32> {
         let first = self.n_files;
         self.n_files = first.checked_add(other.n_files)?;
-        self.runs.extend(other.runs.into_iter().map(|run| Run { first: run.first + first, ..run }));
+        self.runs.extend(other.runs.into_iter().map(|mut run| {
+            run.first += first;
+            run.made_of.iter_mut().for_each(|files| *files = files.start + first..files.end + first);
+            run
+        }));
         Some(first)
     }
 
@@ -146,10 +194,36 @@ impl Files {
         self.locate(file).map_or_else(PathBuf::new, |(run, number)| run.names.path(number))
     }
 
+    /// The files that `file` was made of.
+    fn made_of(&self, file: u32) -> &[Range<u32>] {
+        self.locate(file).map_or(&[], |(run, _)| &run.made_of)
+    }
+
+    /// The stamp of `file` now; `None` if it is not there, and never was.
+    ///
+    /// # Errors
+    /// [`ReadError::Stale`] if it is not what it was.
+    pub fn check(&self, file: u32) -> Result<Option<Stamp>, ReadError> {
+        let now = match self.open(file).and_then(|file| Stamp::of(&file)) {
+            Ok(stamp) => Some(stamp),
+            Err(error) if is_gone(&error) => None,
+            Err(error) => {
+                return Err(ReadError::Io { file: self.path(file), offset: 0, len: 0, reason: error.to_string() });
+            }
+        };
+        let is_same = now.as_ref().and_then(stamp_hash) == self.stamp(file);
+        if is_same { Ok(now) } else { Err(ReadError::Stale { file: self.path(file) }) }
+    }
+
     /// The state of `file` when its source was opened.
     fn stamp(&self, file: u32) -> StampHash {
         let (run, number) = self.locate(file)?;
         run.stamps.get(to_usize(u64::from(number))).copied().flatten()
+    }
+
+    /// True if `file` needs no name any more.
+    fn is_pinned(&self, file: u32) -> bool {
+        self.locate(file).is_some_and(|(run, _)| run.names.is_pinned())
     }
 
     /// Opens `file`.
@@ -194,7 +268,7 @@ impl Files {
 #[derive(Debug)]
 struct Descriptor {
     file: File,
-    /// False on file systems that count no links, where a removed file cannot be told by that.
+    /// False on file systems that count no links, where a removed file cannot be told by that, and where it does not matter.
     counts_links: bool,
 }
 
@@ -211,6 +285,8 @@ impl Descriptor {
 pub struct OpenFiles {
     files: Files,
     open: Mutex<LruCache<u32, Arc<Descriptor>>>,
+    /// Which of many files are looked at next.
+    turn: AtomicU32,
 }
 
 impl OpenFiles {
@@ -218,7 +294,7 @@ impl OpenFiles {
     #[must_use]
     pub fn new(files: Files) -> Self {
         let limit = NonZeroUsize::new(max_open()).unwrap_or(NonZeroUsize::MIN);
-        Self { files, open: Mutex::new(LruCache::new(limit)) }
+        Self { files, open: Mutex::new(LruCache::new(limit)), turn: AtomicU32::new(0) }
     }
 
     /// The files.
@@ -257,7 +333,8 @@ impl OpenFiles {
             Err(error) => return Err(self.failed(file, 0, 0, &error)),
         };
         let metadata = opened.metadata().map_err(|e| self.failed(file, 0, 0, &e))?;
-        let descriptor = Arc::new(Descriptor { file: opened, counts_links: metadata.nlink() > 0 });
+        let counts_links = metadata.nlink() > 0 && !self.files.is_pinned(file);
+        let descriptor = Arc::new(Descriptor { file: opened, counts_links });
         if stamp_hash(&Stamp::of_metadata(&metadata)) != self.files.stamp(file) {
             return Err(self.stale(file));
         }
@@ -278,6 +355,31 @@ impl OpenFiles {
         })
     }
 
+    /// Compares the files that something was made of with what they were: some of them, others each time, since they may be many.
+    fn check_origins(&self, made_of: &[Range<u32>]) -> Result<(), ReadError> {
+        let n: u32 = made_of.iter().map(|files| files.end - files.start).sum();
+        if n == 0 {
+            return Ok(());
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        for i in 0..n.min(ORIGINS_AT_ONCE) {
+            let mut number = turn.wrapping_mul(ORIGINS_AT_ONCE).wrapping_add(i) % n;
+            for files in made_of {
+                if number < files.end - files.start {
+                    self.check_origin(files.start + number)?;
+                    break;
+                }
+                number -= files.end - files.start;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`OpenFiles::check_unchanged`]; a file that was never there is still not there.
+    fn check_origin(&self, file: u32) -> Result<(), ReadError> {
+        if self.files.stamp(file).is_some() { self.check_unchanged(file) } else { self.files.check(file).map(drop) }
+    }
+
     /// Tells the kernel that these bytes of `file` are going to be read soon.
     pub fn will_need(&self, file: u32, offset: u64, len: u64) {
         let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
@@ -288,12 +390,15 @@ impl OpenFiles {
         }
     }
 
-    /// Compares the file with what it was when its source was opened.
+    /// Compares the file, and those that it was made of, with what they were when their source was opened.
     ///
     /// # Errors
     /// [`ReadError::Stale`] if it changed or is gone, [`ReadError::Io`] if it cannot be asked.
     pub fn check_unchanged(&self, file: u32) -> Result<(), ReadError> {
-        if self.descriptor(file)?.is(self.files.stamp(file)) { Ok(()) } else { Err(self.stale(file)) }
+        if !self.descriptor(file)?.is(self.files.stamp(file)) {
+            return Err(self.stale(file));
+        }
+        self.check_origins(self.files.made_of(file))
     }
 }
 
@@ -402,6 +507,26 @@ mod tests {
                 assert!(open || matches!(read(&files, 1 + number), Err(ReadError::Stale { .. })));
             }
         }
+    }
+
+    #[test]
+    fn what_was_made_of_files_changes_with_them_and_needs_no_name() {
+        let (dir, source) = files(2);
+        let path = dir.path().join("made");
+        fs::write(&path, 7_u32.to_le_bytes()).unwrap();
+        let mut all = Files::default();
+        all.append(Files::one(&SourceFile::open(&path).unwrap()));
+        let mut with_made = source.files;
+        let made = with_made.add_made(&path, Some(File::open(&path).unwrap()), Box::new([0..1, 2..3])).unwrap();
+        let planned = with_made.add_made(Path::new("later"), None, Box::default()).unwrap();
+        assert_eq!((all.append(with_made), made, planned), (Some(1), 4, 5));
+        let files = OpenFiles::new(all);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(read(&files, 1 + made).unwrap(), 7);
+        files.check_unchanged(1 + made).unwrap();
+        assert!(matches!(read(&files, 1 + planned), Err(ReadError::Stale { file }) if file.ends_with("later")));
+        fs::write(dir.path().join("1"), "changed").unwrap();
+        assert!(matches!(files.check_unchanged(1 + made), Err(ReadError::Stale { file }) if file.ends_with("1")));
     }
 
     #[test]

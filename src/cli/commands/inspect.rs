@@ -5,12 +5,14 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::cli::args::{DatasetArgs, InspectArgs};
+use crate::cli::collect::default_cache_folder;
 use crate::cli::dataset::Dataset;
 use crate::cli::describe::Plan;
 use crate::cli::options::Options;
 use crate::cli::sources::Sources;
 use crate::cli::text::{bytes, chain, count};
 use crate::store::anndata::{self, Catalog, CatalogMatrix, SourceSpec};
+use crate::store::cache;
 
 /// Decoded bytes per needed byte from which a source is called slow.
 const SLOW: f64 = 4.0;
@@ -184,10 +186,32 @@ fn matrix_line(m: &CatalogMatrix) -> String {
         let _ = write!(line, ", {}", m.filters.join(" + "));
     }
     let _ = write!(line, ", {} on disk", bytes(m.stored_bytes));
-    if let Some(why) = &m.refused {
-        let _ = write!(line, "; not served: {why}");
+    match (&m.refused, m.rewritten_bytes) {
+        (Some(why), _) => {
+            let _ = write!(line, "; not served: {why}");
+        }
+        (None, Some(needed)) => line.push_str(&rewriting(needed)),
+        (None, None) => {}
     }
     line
+}
+
+/// What it costs to serve a matrix that blocks of rows cannot serve as it is.
+fn rewriting(needed_bytes: u64) -> String {
+    let needed = bytes(needed_bytes);
+    let text = format!("; rows are spread over all of it: the first mount writes them once, {needed}");
+    match default_cache_folder() {
+        None => text + ", to the folder that --cache-dir names",
+        Some(folder) => {
+            let at = folder.display();
+            let Some(free) = cache::free_bytes(&folder) else { return format!("{text}, to {at}") };
+            let how = match needed_bytes > free / cache::LARGE_FREE_SHARE {
+                true => "more than a fifth of that, so --cache-dir must name a folder",
+                false => "or the folder of --cache-dir",
+            };
+            format!("{text}, to {at} ({} free; {how})", bytes(free))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -206,6 +230,7 @@ mod tests {
             filters: vec!["gzip(4)".into()],
             stored_bytes: 0,
             rows_per_chunk: Some(rows_per_chunk),
+            rewritten_bytes: None,
             refused: None,
         }
     }

@@ -1,5 +1,6 @@
 //! Lists what a container holds, without reading any of it.
 
+use super::by_rows::rewritten_bytes;
 use super::columns::Fault;
 use super::matrix::{self, Expected, MatrixKind};
 use super::node::{ElemType, Node};
@@ -97,6 +98,7 @@ fn empty(path: String) -> CatalogMatrix {
         filters: Vec::new(),
         stored_bytes: 0,
         rows_per_chunk: None,
+        rewritten_bytes: None,
         refused: None,
     }
 }
@@ -129,12 +131,20 @@ fn describe(node: &dyn Node, path: String, expected: Expected<'_>) -> Result<Cat
         MatrixKind::Csr | MatrixKind::Csc => add_sparse(node, &mut found, kind == MatrixKind::Csr)?,
         MatrixKind::Dense => {
             let storage = node.storage()?;
-            found.dtype = node.info()?.elem.describe();
+            let info = node.info()?;
+            found.dtype = info.elem.describe();
             found.n_values = shape[0].saturating_mul(shape[1]);
             found.rows_per_chunk = storage.chunk.first().map(|&rows| ratio(rows, 1));
             found.stored_bytes = storage.stored_bytes;
             found.refused = found.refused.or(storage.refused);
             (found.chunk, found.shard, found.filters) = (storage.chunk, storage.shard, storage.filters);
+            if let ([rows, cols], ElemType::Number(stored)) = (found.chunk.as_slice(), &info.elem)
+                && !found.filters.is_empty()
+                && !(found.path.starts_with("obsm/") && matrix::is_resident(shape, info.elem_size))
+                && matrix::slow_chunks([*rows, *cols], shape, info.elem_size).is_some()
+            {
+                found.rewritten_bytes = Some(rewritten_bytes(found.n_values, stored.dtype, false));
+            }
         }
         MatrixKind::Null | MatrixKind::Other(_) => {}
     }
@@ -155,6 +165,9 @@ fn add_sparse(node: &dyn Node, found: &mut CatalogMatrix, by_rows: bool) -> Resu
         if name == "data" {
             (found.chunk, found.shard, found.filters) = (storage.chunk, storage.shard, storage.filters);
         }
+    }
+    if let (ElemType::Number(stored), false) = (&info.elem, by_rows) {
+        found.rewritten_bytes = Some(rewritten_bytes(found.n_values, stored.dtype, true));
     }
     if let ([len], true) = (found.chunk.as_slice(), by_rows) {
         found.rows_per_chunk = Some(ratio(len.saturating_mul(found.shape[0]), found.n_values));

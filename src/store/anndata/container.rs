@@ -16,7 +16,7 @@ use super::node::NodeRef;
 use super::root::{self, Root};
 use super::select::{self, Selected};
 use super::tenx::TenX;
-use super::{Catalog, Opened, Selection, catalog as listing, hdf5, zarr};
+use super::{Catalog, Opened, OpenedElement, Selection, catalog as listing, hdf5, zarr};
 use crate::store::cache::CacheConfig;
 use crate::store::error::OpenError;
 use crate::store::file::SourceFile;
@@ -119,7 +119,14 @@ pub fn open(spec: &SourceSpec, selection: &Selection, cache: &CacheConfig) -> Re
     let (kind, container) = with_root(&spec.path, cache, read)?;
     let Container { mut files, content: (content, what), trouble } = container;
     let Selected { x_kind, n_obs, n_vars, var_names, obs_names, mut elements, columns, .. } = content;
-    files.keep(elements.iter_mut().flat_map(|element| element.layout.maps_mut()).map(|map| &mut map.files));
+    files.keep(elements.iter_mut().flat_map(OpenedElement::files_mut));
+    for element in &mut elements {
+        if let Some(rewritten) = element.rewritten.take()
+            && !rewritten.attach(&mut files, &mut element.layout)
+        {
+            return Err(OpenError::refused(&spec.path, "file", "more than 2^32 files", "mount fewer of them"));
+        }
+    }
     let mut warnings = content.warnings;
     warnings.extend(trouble);
     let kind = if kind == HDF5 && what.is_empty() { "h5ad" } else { &kind };

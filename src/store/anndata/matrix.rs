@@ -1,11 +1,13 @@
 //! Matrices: what one is, and its arrays checked and mapped.
 //!
 //! Nothing of a matrix is read when it is opened but the `indptr` of a sparse one, run by run: it becomes row lengths, and
-//! what it promises (it starts at 0, never falls, ends at the length of `data` and `indices`) is checked on the way.
+//! what it promises (it starts at 0, never falls, ends at the length of `data` and `indices`) is checked on the way. A matrix
+//! whose rows are spread over all of it is rewritten first, see [`by_rows`].
 
 use std::sync::Arc;
 
-use super::node::{ElemType, Field, Node};
+use super::by_rows::{self, Csc, Rewritten};
+use super::node::{ElemType, Field, Node, NodeRef};
 use super::raw_array::RawArray;
 use super::{OpenedElement, OpenedLayout, values};
 use crate::codec::Pipeline;
@@ -17,6 +19,9 @@ use crate::store::rows::RowLengths;
 
 /// An `obsm` matrix whose compressed chunks cut its rows is decoded once, when opened, up to this size.
 const RESIDENT_BYTES: u64 = 256 << 20;
+
+/// More decoded bytes than this per needed one, and rows are rewritten.
+const MAX_AMPLIFICATION: u64 = 4;
 
 /// The largest block of rows that the order makes by itself: 1/256 of 1 GiB.
 const LARGEST_BLOCK_BYTES: u64 = (1 << 30) / 256;
@@ -122,29 +127,27 @@ pub fn open(
 ) -> Result<OpenedElement, OpenError> {
     let (kind, shape) = classify(node, expected)?;
     let path = node.path().to_owned();
-    match kind {
-        MatrixKind::Csr => {
-            let layout = open_csr(node, expected, shape)?;
-            Ok(OpenedElement { name, n_cols: shape[1], gene_axis, layout, path })
+    let (layout, rewritten) = match kind {
+        MatrixKind::Csr => (open_csr(node, expected, shape)?, None),
+        MatrixKind::Csc => {
+            check_shape(node, shape, expected)?;
+            let (layout, rewritten) = by_rows::sparse(node, shape, &open_columns(node, shape)?, warnings)?;
+            (layout, Some(rewritten))
         }
         MatrixKind::Dense => {
             check_shape(node, shape, expected)?;
-            let values = open_dense(node, !gene_axis, warnings)?;
-            Ok(OpenedElement { name, n_cols: shape[1], gene_axis, layout: OpenedLayout::Dense { values }, path })
+            open_dense(node, !gene_axis, warnings)?
         }
-        other => Err(refusal(node, &other)),
-    }
+        other => return Err(refusal(node, &other)),
+    };
+    Ok(OpenedElement { name, n_cols: shape[1], gene_axis, layout, rewritten, path })
 }
 
 /// Why a matrix of this kind is not served.
 #[must_use]
 pub fn refusal_reason(kind: &MatrixKind) -> Option<(String, &'static str)> {
     match kind {
-        MatrixKind::Csr | MatrixKind::Dense => None,
-        MatrixKind::Csc => Some((
-            "is stored by columns (csc), so that every row needs all of it".to_owned(),
-            "write it by rows: adata.X = adata.X.tocsr(); adata.write_h5ad(...)",
-        )),
+        MatrixKind::Csr | MatrixKind::Csc | MatrixKind::Dense => None,
         MatrixKind::Null => Some(("is null".to_owned(), "choose another matrix, or --x none")),
         MatrixKind::Other(what) => Some((format!("is {what}, not a matrix of numbers"), "leave it out")),
     }
@@ -179,16 +182,25 @@ pub fn open_csr(node: &dyn Node, expected: Expected<'_>, shape: [u64; 2]) -> Res
     open_sparse(node, shape)
 }
 
-fn open_sparse(node: &dyn Node, [n_rows, n_cols]: [u64; 2]) -> Result<OpenedLayout, OpenError> {
+/// The three arrays of a sparse matrix.
+struct SparseArrays {
+    data: NodeRef,
+    indices: NodeRef,
+    index_type: Stored,
+    /// Values per row of a CSR matrix, per column of a CSC matrix.
+    lengths: RowLengths,
+}
+
+/// The arrays of a sparse matrix with `n` rows (or columns), checked against each other; `n_across` is its other extent.
+fn sparse_arrays(node: &dyn Node, n: u64, n_across: u64, axis: &'static str) -> Result<SparseArrays, OpenError> {
     let [data, indices, indptr] = [node.required("data")?, node.required("indices")?, node.required("indptr")?];
-    let index_info = indices.info()?;
-    match index_info.elem {
-        ElemType::Number(stored) if !stored.dtype.is_float() && stored.dtype != DType::Bool => {}
+    let index_type = match indices.info()?.elem {
+        ElemType::Number(stored) if !stored.dtype.is_float() && stored.dtype != DType::Bool => stored,
         other => {
             return Err(indices.refused(&format!("holds {}, not integers", other.describe()), "write it again"));
         }
-    }
-    let lengths = row_lengths(indptr.as_ref(), n_rows)?;
+    };
+    let lengths = row_lengths(indptr.as_ref(), n, axis)?;
     for array in [&data, &indices] {
         let dims = array.info()?.dims;
         if dims != [lengths.total()] {
@@ -196,15 +208,33 @@ fn open_sparse(node: &dyn Node, [n_rows, n_cols]: [u64; 2]) -> Result<OpenedLayo
             return Err(indptr.refused(&reason, "the file is damaged: write it again"));
         }
     }
-    if u64::from(lengths.max()) > 0 && n_cols == 0 {
-        return Err(indptr.refused("holds values but the matrix has no columns", "write it again"));
+    if lengths.total() > 0 && n_across == 0 {
+        return Err(indptr.refused("holds values but the matrix is empty", "write it again"));
     }
+    Ok(SparseArrays { data, indices, index_type, lengths })
+}
+
+fn open_sparse(node: &dyn Node, [n_rows, n_cols]: [u64; 2]) -> Result<OpenedLayout, OpenError> {
+    let SparseArrays { data, indices, lengths, .. } = sparse_arrays(node, n_rows, n_cols, "row")?;
     let lengths = Arc::new(lengths);
     Ok(OpenedLayout::Sparse { lengths, data: data.chunk_map()?, indices: indices.chunk_map()? })
 }
 
-/// Reads and checks `indptr`.
-fn row_lengths(indptr: &dyn Node, n_rows: u64) -> Result<RowLengths, OpenError> {
+fn open_columns(node: &dyn Node, [n_rows, n_cols]: [u64; 2]) -> Result<Csc<'_>, OpenError> {
+    let SparseArrays { data, indices, index_type, lengths } = sparse_arrays(node, n_cols, n_rows, "column")?;
+    let ElemType::Number(data_type) = data.info()?.elem else {
+        return Err(data.refused("does not hold numbers", "convert it to float32"));
+    };
+    if u32::try_from(n_rows).is_err() {
+        return Err(
+            node.refused(&format!("is stored by columns (csc) and has {n_rows} rows"), "write it again by rows")
+        );
+    }
+    Ok(Csc { node, data: data.raw()?, data_type, indices: indices.raw()?, index_type, columns: lengths, n_rows })
+}
+
+/// Reads and checks `indptr`; `axis` is `row` or `column`.
+fn row_lengths(indptr: &dyn Node, n_rows: u64, axis: &'static str) -> Result<RowLengths, OpenError> {
     let info = indptr.info()?;
     let stored = match info.elem {
         ElemType::Number(stored) if !stored.dtype.is_float() && stored.dtype != DType::Bool => stored,
@@ -213,16 +243,21 @@ fn row_lengths(indptr: &dyn Node, n_rows: u64) -> Result<RowLengths, OpenError> 
         }
     };
     if info.dims.as_slice() != [n_rows.saturating_add(1)] {
-        let reason = format!("has extent {:?} for {n_rows} rows", info.dims);
+        let reason = format!("has extent {:?} for {n_rows} {axis}s", info.dims);
         return Err(indptr.refused(&reason, "write it again"));
     }
     let name = format!("row lengths of {}", indptr.path());
-    indptr.source().cache().rows(&name, n_rows, || read_row_lengths(indptr, stored, n_rows))
+    indptr.source().cache().rows(&name, n_rows, || read_row_lengths(indptr, stored, n_rows, axis))
 }
 
-fn read_row_lengths(indptr: &dyn Node, stored: Stored, n_rows: u64) -> Result<RowLengths, OpenError> {
+fn read_row_lengths(
+    indptr: &dyn Node,
+    stored: Stored,
+    n_rows: u64,
+    axis: &'static str,
+) -> Result<RowLengths, OpenError> {
     indptr.source().charge(indptr.path(), n_rows.saturating_mul(5))?;
-    let mut starts = Starts { indptr, lens: Vec::with_capacity(to_usize(n_rows)), last: None, row: 0 };
+    let mut starts = Starts { indptr, axis, lens: Vec::with_capacity(to_usize(n_rows)), last: None, row: 0 };
     indptr.raw()?.visit_runs(indptr.source(), indptr.path(), &mut |_, bytes| starts.take(bytes, stored))?;
     let Starts { lens, .. } = starts;
     RowLengths::new(lens).ok_or_else(|| indptr.refused("counts more values than 2^64", "write it again"))
@@ -231,6 +266,7 @@ fn read_row_lengths(indptr: &dyn Node, stored: Stored, n_rows: u64) -> Result<Ro
 /// Turns row starts into row lengths, one run after the other.
 struct Starts<'a> {
     indptr: &'a dyn Node,
+    axis: &'static str,
     lens: Vec<u32>,
     last: Option<i64>,
     row: u64,
@@ -243,12 +279,12 @@ impl Starts<'_> {
             self.indptr.refused(&format!("{reason}{overflow}"), "write it again with int64 indptr")
         };
         for start in values::integers(bytes, stored).into_iter().flatten() {
-            let row = self.row;
+            let (row, axis) = (self.row, self.axis);
             let start = match start {
                 Some(start) if start >= 0 => start,
                 other => {
                     let shown = other.map_or_else(|| "beyond 2^63".to_owned(), |v| format!("negative ({v})"));
-                    return Err(refused(format!("indptr is {shown} at row {row}")));
+                    return Err(refused(format!("indptr is {shown} at {axis} {row}")));
                 }
             };
             match self.last {
@@ -256,11 +292,11 @@ impl Starts<'_> {
                 None => {}
                 Some(last) if start < last => {
                     let at = row.saturating_sub(1);
-                    return Err(refused(format!("indptr decreases at row {at}, from {last} to {start}")));
+                    return Err(refused(format!("indptr decreases at {axis} {at}, from {last} to {start}")));
                 }
                 Some(last) => match u32::try_from(start - last) {
                     Ok(len) => self.lens.push(len),
-                    Err(_) => return Err(refused(format!("row {} has {} values", row - 1, start - last))),
+                    Err(_) => return Err(refused(format!("{axis} {} has {} values", row - 1, start - last))),
                 },
             }
             self.last = Some(start);
@@ -270,32 +306,42 @@ impl Starts<'_> {
     }
 }
 
-fn open_dense(node: &dyn Node, may_be_resident: bool, warnings: &mut Vec<String>) -> Result<ChunkMap, OpenError> {
+fn open_dense(
+    node: &dyn Node,
+    may_be_resident: bool,
+    warnings: &mut Vec<String>,
+) -> Result<(OpenedLayout, Option<Rewritten>), OpenError> {
     let ElemType::Number(stored) = node.info()?.elem else {
         return Err(node.refused("does not hold numbers", "convert it to float32"));
     };
     let mut raw = node.raw()?;
     if raw.cuts_rows() && !raw.pipeline.is_plain() {
-        if may_be_resident && raw.total_bytes() <= RESIDENT_BYTES {
+        if may_be_resident && is_resident(raw.dims, raw.elem_size) {
             let bytes = raw.read_all(node.source(), node.path())?;
             raw = resident(raw.dims, raw.elem_size, bytes);
-        } else {
-            warnings.extend(slow_chunks(node.path(), &raw));
+        } else if let Some(reason) = slow_chunks(raw.chunk, raw.dims, raw.elem_size) {
+            let (layout, rewritten) = by_rows::dense(node, &raw, stored, reason, warnings)?;
+            return Ok((layout, Some(rewritten)));
         }
     }
-    Ok(raw.into_map(stored))
+    Ok((OpenedLayout::Dense { values: raw.into_map(stored) }, None))
 }
 
-/// What to say about compressed chunks that cut rows, if they cost much: a block of rows decodes all chunks that it touches,
+/// True for an `obsm` matrix that is kept in memory if its chunks cut its rows.
+#[must_use]
+pub fn is_resident([n_rows, n_cols]: [u64; 2], elem_size: usize) -> bool {
+    n_rows.saturating_mul(n_cols).saturating_mul(to_u64(elem_size)) <= RESIDENT_BYTES
+}
+
+/// Why a matrix is rewritten whose compressed chunks cut rows, if they cost much: a block of rows decodes all chunks that it touches,
 /// which is `chunk rows * row bytes`, and holds at most [`LARGEST_BLOCK_BYTES`].
-fn slow_chunks(path: &str, raw: &RawArray) -> Option<String> {
-    let [rows, cols] = raw.chunk;
-    let decoded = rows.min(raw.dims[0]).saturating_mul(raw.dims[1]).saturating_mul(to_u64(raw.elem_size));
+#[must_use]
+pub fn slow_chunks([rows, cols]: [u64; 2], dims: [u64; 2], elem_size: usize) -> Option<String> {
+    let decoded = rows.min(dims[0]).saturating_mul(dims[1]).saturating_mul(to_u64(elem_size));
     let amplification = decoded / LARGEST_BLOCK_BYTES;
-    (amplification > 4).then(|| {
+    (cols < dims[1] && amplification > MAX_AMPLIFICATION).then(|| {
         format!(
-            "{path}: compressed in chunks of {rows}x{cols}: every block of rows decodes {amplification} times its size; \
-             write it again in chunks of whole rows"
+            "is compressed in chunks of {rows}x{cols}, so that every block of rows decodes {amplification} times its size"
         )
     })
 }
@@ -344,5 +390,6 @@ pub fn open_record_field(
     node.source().charge(&path, n_rows.saturating_mul(to_u64(run)))?;
     let bytes = values::field(&records, info.elem_size, field.offset, run);
     let values = resident([n_rows, n_cols], size, bytes).into_map(stored);
-    Ok(OpenedElement { name, n_cols, gene_axis: false, layout: OpenedLayout::Dense { values }, path })
+    let layout = OpenedLayout::Dense { values };
+    Ok(OpenedElement { name, n_cols, gene_axis: false, layout, rewritten: None, path })
 }

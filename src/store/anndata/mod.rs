@@ -5,6 +5,7 @@
 //! maps, row lengths, columns and names.
 //! A [`Collector`] makes one [`AnnDataStore`] of any number of [`Opened`] sources.
 
+mod by_rows;
 mod catalog;
 mod collector;
 mod columns;
@@ -25,12 +26,13 @@ mod zarr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::chunk_map::ChunkMap;
+use super::chunk_map::{ChunkFiles, ChunkMap};
 use super::column::{Column, Strings};
 use super::files::Files;
 use super::rows::RowLengths;
 use crate::dtype::DType;
 
+pub use by_rows::{Rewritten, rewritten_bytes};
 pub use collector::{Collected, Collector, Joining};
 pub use container::{Expansion, SourceSpec, catalog, expand, open};
 pub use select::{AUTO_CATEGORIES, AUTO_NAMES};
@@ -120,8 +122,20 @@ pub struct OpenedElement {
     pub gene_axis: bool,
     /// How its rows are stored.
     pub layout: OpenedLayout,
+    /// The file of the rows, if they were rewritten and the file is not among those of the source yet.
+    pub rewritten: Option<Rewritten>,
     /// Where it lies in the container: `X`, `raw/X`, `layers/counts`.
     pub path: String,
+}
+
+impl OpenedElement {
+    /// The files of the source that it needs.
+    fn files_mut(&mut self) -> Vec<&mut ChunkFiles> {
+        match &mut self.rewritten {
+            Some(rewritten) => rewritten.made_of.iter_mut().map(|origin| &mut origin.files).collect(),
+            None => self.layout.maps_mut().map(|map| &mut map.files).collect(),
+        }
+    }
 }
 
 /// How the rows of a matrix are stored.
@@ -203,6 +217,8 @@ pub struct CatalogMatrix {
     pub stored_bytes: u64,
     /// Mean rows per chunk of the values.
     pub rows_per_chunk: Option<f64>,
+    /// Bytes of its rows, if a mount writes them into the cache folder first, once.
+    pub rewritten_bytes: Option<u64>,
     /// Why it cannot be served, if it cannot.
     pub refused: Option<String>,
 }

@@ -6,12 +6,13 @@
 //! leads out of the group it was given for.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::raw_array::RawArray;
 use crate::dtype::Stored;
-use crate::store::cache::SourceCache;
+use crate::store::cache::{SourceCache, content_stamp};
 use crate::store::chunk_map::ChunkMap;
 use crate::store::column::Strings;
 use crate::store::error::OpenError;
@@ -319,11 +320,22 @@ pub trait SourceFiles {
 
     /// Bytes of all files of the source, whether they were looked at or not; may take a while.
     fn total_bytes(&self) -> u64;
+
+    /// Hash of what identifies the content of `files`, which are numbered as for reading. A source of one file need not look at the numbers.
+    ///
+    /// # Errors
+    /// [`ReadError::Stale`] if one is not what it was when the source was opened.
+    fn state(&self, files: &[Range<u32>]) -> Result<[u8; 32], ReadError>;
 }
 
 impl SourceFiles for SourceFile {
     fn total_bytes(&self) -> u64 {
         self.stamp().size
+    }
+
+    fn state(&self, _: &[Range<u32>]) -> Result<[u8; 32], ReadError> {
+        self.check_unchanged()?;
+        content_stamp(self).ok_or_else(|| ReadError::Stale { file: self.path().to_owned() })
     }
 
     fn read_at(&self, _: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
@@ -372,6 +384,14 @@ impl Source {
     /// [`ReadError`].
     pub fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
         self.files.read_at(file, offset, buf)
+    }
+
+    /// See [`SourceFiles::state`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn state(&self, files: &[Range<u32>]) -> Result<[u8; 32], ReadError> {
+        self.files.state(files)
     }
 
     /// What is kept of the source in the cache folder.

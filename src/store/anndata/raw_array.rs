@@ -4,6 +4,8 @@
 //! references that stand for variable-length text. What has to be resident (columns, names, `indptr`) is read through it
 //! with the same bounded decoders as the rows later: a chunk fills its buffer exactly, or the array is refused.
 
+use std::ops::Range;
+
 use super::node::Source;
 use crate::codec::{Pipeline, Scratch};
 use crate::dtype::Stored;
@@ -53,6 +55,7 @@ impl RawArray {
             pipeline: self.pipeline,
             fill,
             storage: self.storage,
+            origin: None,
         }
     }
 
@@ -97,45 +100,33 @@ impl RawArray {
     /// # Errors
     /// [`OpenError`] if the bytes are damaged or cannot be read; what `each` returns.
     pub fn visit_runs(&self, source: &Source, path: &str, each: &mut EachPiece<'_>) -> Result<(), OpenError> {
-        let [n_rows, n_cols] = self.dims;
-        let row_bytes = n_cols.saturating_mul(to_u64(self.elem_size)).max(1);
-        if let Storage::Resident(bytes) = &self.storage {
-            return if n_rows == 0 { Ok(()) } else { each(0, bytes) };
-        }
-        if let Storage::Chunked(_) = &self.storage {
-            let mut reader = ChunkReader::new(self, source, path)?;
-            let mut first = 0;
-            while first < n_rows {
-                let rows = self.chunk[0].min(n_rows - first);
-                let chunk = reader.chunk(first / self.chunk[0])?;
-                each(first, chunk.get(..to_usize(rows * row_bytes)).unwrap_or_default())?;
-                first += rows;
-            }
-            return Ok(());
-        }
-        let rows_per_run = (RUN_BYTES / row_bytes).max(1);
-        let mut buf = Vec::new();
-        let mut first = 0;
-        while first < n_rows {
-            let rows = rows_per_run.min(n_rows - first);
-            match &self.storage {
-                Storage::Contiguous(address) => {
-                    buf.resize(to_usize(rows * row_bytes), 0);
-                    let at = address + first * row_bytes;
-                    source
-                        .read_at(self.files.first, at, &mut buf)
-                        .map_err(|e| unreadable(source, path, &e.to_string()))?;
-                }
-                _ => {
-                    if buf.len() != to_usize(rows * row_bytes) {
-                        buf = self.fill.repeat(to_usize(rows * n_cols));
-                    }
-                }
-            }
-            each(first, &buf)?;
-            first += rows;
+        let mut runs = Runs::new(self, source, path)?;
+        while runs.advance()? {
+            let (first, bytes) = runs.run();
+            each(first, bytes)?;
         }
         Ok(())
+    }
+
+    /// Number of its files.
+    #[must_use]
+    pub fn n_files(&self) -> u32 {
+        let Some(per_file) = self.files.per_file else { return 1 };
+        let along = |axis: usize| self.dims[axis].div_ceil(self.chunk[axis]).div_ceil(per_file[axis]);
+        // Files are numbered by u32.
+        u32::try_from(along(0).saturating_mul(along(1).max(1))).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes that the array takes in its files.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        match &self.storage {
+            Storage::Chunked(entries) => {
+                entries.iter().filter(|e| e.address != UNALLOCATED).map(|e| u64::from(e.stored_len)).sum()
+            }
+            Storage::Contiguous(_) | Storage::Resident(_) => self.total_bytes(),
+            Storage::Unallocated => 0,
+        }
     }
 
     /// Chunks that cut rows, put together.
@@ -162,8 +153,94 @@ impl RawArray {
     }
 }
 
+/// Consecutive runs of whole rows of an array whose rows are not cut, one at a time: at most one chunk (or 1 MiB) is held.
+pub struct Runs<'a> {
+    array: &'a RawArray,
+    source: &'a Source,
+    path: &'a str,
+    row_bytes: u64,
+    /// Reads chunks, if there are any.
+    reader: Option<ChunkReader<'a>>,
+    /// Holds the run of an array without chunks.
+    buffer: Vec<u8>,
+    /// Rows of the current run.
+    rows: Range<u64>,
+}
+
+impl<'a> Runs<'a> {
+    /// All runs of `array`.
+    ///
+    /// # Errors
+    /// [`OpenError`] if a chunk is larger than the source justifies.
+    pub fn new(array: &'a RawArray, source: &'a Source, path: &'a str) -> Result<Self, OpenError> {
+        let row_bytes = array.dims[1].saturating_mul(to_u64(array.elem_size)).max(1);
+        let reader = match &array.storage {
+            Storage::Chunked(_) => Some(ChunkReader::new(array, source, path)?),
+            _ => None,
+        };
+        Ok(Self { array, source, path, row_bytes, reader, buffer: Vec::new(), rows: 0..0 })
+    }
+
+    /// Lets the next run be the one that holds `row`.
+    pub fn seek(&mut self, row: u64) {
+        let start = match &self.array.storage {
+            Storage::Chunked(_) => row - row % self.array.chunk[0],
+            Storage::Resident(_) => 0,
+            Storage::Contiguous(_) | Storage::Unallocated => row,
+        };
+        self.rows = start..start;
+    }
+
+    /// Reads the next run; false at the end.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the bytes are damaged or cannot be read.
+    pub fn advance(&mut self) -> Result<bool, OpenError> {
+        let (n_rows, first) = (self.array.dims[0], self.rows.end);
+        if first >= n_rows {
+            return Ok(false);
+        }
+        let mut end = n_rows.min(first + (RUN_BYTES / self.row_bytes).max(1));
+        match &self.array.storage {
+            Storage::Resident(_) => end = n_rows,
+            Storage::Chunked(_) => {
+                end = n_rows.min(first + self.array.chunk[0]);
+                if let Some(reader) = &mut self.reader {
+                    reader.chunk(first / self.array.chunk[0])?;
+                }
+            }
+            Storage::Contiguous(address) => {
+                self.buffer.resize(to_usize((end - first) * self.row_bytes), 0);
+                let at = address + first * self.row_bytes;
+                let read = self.source.read_at(self.array.files.first, at, &mut self.buffer);
+                read.map_err(|e| unreadable(self.source, self.path, &e.to_string()))?;
+            }
+            Storage::Unallocated => {
+                let len = to_usize((end - first) * self.row_bytes);
+                if self.buffer.len() != len {
+                    self.buffer = self.array.fill.repeat(len / self.array.elem_size);
+                }
+            }
+        }
+        self.rows = first..end;
+        Ok(true)
+    }
+
+    /// First row and bytes of the current run.
+    #[must_use]
+    pub fn run(&self) -> (u64, &[u8]) {
+        let len = to_usize((self.rows.end - self.rows.start) * self.row_bytes);
+        let bytes = match (&self.array.storage, &self.reader) {
+            (Storage::Resident(bytes), _) => bytes,
+            (_, Some(reader)) => &*reader.decoded,
+            _ => &*self.buffer,
+        };
+        (self.rows.start, bytes.get(..len).unwrap_or_default())
+    }
+}
+
 /// Reads whole chunks of one array into a buffer that it keeps.
-struct ChunkReader<'a> {
+pub struct ChunkReader<'a> {
     array: &'a RawArray,
     source: &'a Source,
     path: &'a str,
@@ -173,7 +250,11 @@ struct ChunkReader<'a> {
 }
 
 impl<'a> ChunkReader<'a> {
-    fn new(array: &'a RawArray, source: &'a Source, path: &'a str) -> Result<Self, OpenError> {
+    /// A reader that has read nothing yet.
+    ///
+    /// # Errors
+    /// [`OpenError`] if a chunk is larger than the source justifies.
+    pub fn new(array: &'a RawArray, source: &'a Source, path: &'a str) -> Result<Self, OpenError> {
         let chunk_bytes = array.pipeline.chunk_bytes;
         // A chunk larger than its array exists where arrays can grow: it must not take more than the file justifies.
         if !source.allows(to_u64(chunk_bytes)) {
@@ -184,7 +265,10 @@ impl<'a> ChunkReader<'a> {
     }
 
     /// Chunk `number`, decoded.
-    fn chunk(&mut self, number: u64) -> Result<&[u8], OpenError> {
+    ///
+    /// # Errors
+    /// [`OpenError`] if it is damaged or cannot be read.
+    pub fn chunk(&mut self, number: u64) -> Result<&[u8], OpenError> {
         let entry = match &self.array.storage {
             Storage::Chunked(entries) => entries.get(to_usize(number)).copied(),
             _ => None,

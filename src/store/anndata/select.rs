@@ -23,7 +23,7 @@ const CHECKED_NAMES: usize = 1 << 20;
 
 /// What a container holds of a selection; becomes an [`Opened`](super::Opened) together with its file.
 pub struct Selected {
-    /// `csr`, `dense`, or `no X`.
+    /// `csr`, `csc`, `dense`, or `no X`.
     pub x_kind: &'static str,
     /// Number of rows.
     pub n_obs: u64,
@@ -60,9 +60,10 @@ pub fn open(node: NodeRef, selection: &Selection) -> Result<Selected, OpenError>
         None => (None, None),
     };
     let genes = raw_var.as_ref().unwrap_or(&root.var);
-    let x_kind = match x.as_ref().map(|x| &x.layout) {
-        Some(OpenedLayout::Sparse { .. }) => "csr",
-        Some(OpenedLayout::Dense { .. }) => "dense",
+    let x_kind = match x.as_ref().map(|x| (&x.layout, &x.rewritten)) {
+        Some((OpenedLayout::Sparse { .. }, None)) => "csr",
+        Some((OpenedLayout::Sparse { .. }, Some(_))) => "csc",
+        Some((OpenedLayout::Dense { .. }, _)) => "dense",
         None => "no X",
     };
     let mut elements: Vec<OpenedElement> = x.into_iter().collect();

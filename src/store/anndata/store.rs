@@ -307,10 +307,10 @@ impl AnnDataStore {
         let (first_rows, x_bytes) = match (sparse, dense) {
             (None, None) => (None, 0),
             (None, Some(values)) => {
-                (chunk_extent(values).map(|extent| dense_borders(&rows, extent)), values.total_bytes())
+                (values.cut_extent().map(|extent| dense_borders(&rows, extent)), values.source_bytes())
             }
             (Some((data, indices)), _) => {
-                let cut = match (chunk_extent(data), chunk_extent(indices)) {
+                let cut = match (data.cut_extent(), indices.cut_extent()) {
                     (Some(d), Some(i)) if i > d => Some(indices),
                     (None, Some(_)) => Some(indices),
                     (Some(_), _) => Some(data),
@@ -318,16 +318,11 @@ impl AnnDataStore {
                 };
                 let lengths = self.lengths[0].get(source).and_then(Option::as_ref);
                 let first_rows = cut.zip(lengths).map(|(map, lengths)| sparse_borders(&rows, lengths, map.chunk[0]));
-                (first_rows, data.total_bytes().saturating_add(indices.total_bytes()))
+                (first_rows, data.source_bytes().saturating_add(indices.source_bytes()))
             }
         };
         SourceBorders { rows, first_rows, x_bytes }
     }
-}
-
-/// Chunk extent along the rows, if there are chunks.
-fn chunk_extent(map: &ChunkMap) -> Option<u64> {
-    matches!(map.storage, Storage::Chunked(_)).then(|| map.chunk[0])
 }
 
 /// Every `extent`-th row.

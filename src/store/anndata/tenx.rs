@@ -118,7 +118,7 @@ impl TenX {
             Some("X") => {
                 let layout = matrix::open_csr(self.node(), self.expected(), self.shape)?;
                 let (name, path) = ("X".to_owned(), self.node.path().to_owned());
-                vec![OpenedElement { name, n_cols: n_vars, gene_axis: true, layout, path }]
+                vec![OpenedElement { name, n_cols: n_vars, gene_axis: true, layout, rewritten: None, path }]
             }
             Some(other) => return refused(other),
         };

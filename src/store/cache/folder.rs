@@ -1,13 +1,14 @@
 //! The folder of entries: where they lie, how one gets there, and how much room they take.
 //!
-//! All entries together stay below a limit (20 GiB) and below a tenth of the free space (what they take counted as free). To make room,
-//! those that were not used for longest are removed; a process that has one mapped keeps it. Several processes may use the
-//! folder at once: what appears under the name of an entry is always complete, and of two that are written at the same time
-//! the last one stays.
+//! All small entries together stay below a limit (20 GiB) and below a tenth of the free space (what they take counted as free). Large ones
+//! (rewritten matrices, see [`super::large`]) have a limit of their own, a fifth of the free space, unless the user named the folder. To
+//! make room, those that were not used for longest are removed; a process that has one mapped keeps it, and a large one that a mount
+//! reads is locked and stays. Several processes may use the folder at once: what appears under the name of an entry is always
+//! complete, and of two that are written at the same time the last one stays.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
@@ -16,13 +17,27 @@ use super::Cacheable;
 use super::entry::{self, Identity};
 
 /// Extension of entries.
-pub const EXTENSION: &str = "idx";
+const EXTENSION: &str = "idx";
+/// Extension of large entries.
+pub const LARGE: &str = "rows";
+/// Extension of large entries that are not finished.
+pub const DRAFT: &str = "part";
+/// Extension of what tells how far a draft is.
+pub const JOURNAL: &str = "journal";
+/// Extension of the file that is locked while a large entry is made.
+pub const LOCK: &str = "lock";
+/// Extension of what tells that a large entry was checked; its age is that of the last use.
+pub const MARK: &str = "used";
 /// Extension of what is being written.
 const UNFINISHED: &str = "tmp";
 /// This part of the free space is used at most.
 const FREE_SHARE: u64 = 10;
+/// At most this part of the free space is used for large entries, unless the user named the folder.
+pub const LARGE_FREE_SHARE: u64 = 5;
 /// What is unfinished for so long was left behind by a process that died.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+/// A draft can be finished by the next mount; after so long nobody seems to want it.
+const DRAFT_ABANDONED: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A folder of entries; it need not exist.
 pub struct Folder<'a> {
@@ -38,7 +53,25 @@ impl<'a> Folder<'a> {
 
     /// Where the entry of a piece lies.
     pub fn entry_path(&self, identity: &Identity) -> PathBuf {
-        self.path.join(&identity.file_name)
+        self.large_path(identity, EXTENSION)
+    }
+
+    /// Where a file of a large entry lies.
+    pub fn large_path(&self, identity: &Identity, extension: &str) -> PathBuf {
+        self.path.join(&identity.file_stem).with_extension(extension)
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// Makes the folder if it is missing. 0700: names and labels of data that others may not be allowed to see.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn make(&self) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(self.path)
     }
 
     /// Writes the entry of `piece` to `path`, of [`Folder::entry_path`], and makes the folder and room for it.
@@ -49,8 +82,7 @@ impl<'a> Folder<'a> {
         let failed = |what: &str, error: &io::Error| format!("{}: cannot {what} ({error})", self.path.display());
         let mut arrays = Vec::new();
         let facts = piece.to_entry(&mut arrays);
-        // 0700: names and labels of data that others may not be allowed to see.
-        DirBuilder::new().recursive(true).mode(0o700).create(self.path).map_err(|e| failed("be made", &e))?;
+        self.make().map_err(|e| failed("be made", &e))?;
         self.make_room(entry::size_bytes(&arrays))?;
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -109,8 +141,71 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// Bytes that this user may still write where `path` lies.
-fn free_bytes(path: &Path) -> Option<u64> {
-    let found = nix::sys::statvfs::statvfs(path).ok()?;
+/// The large entries of a folder.
+pub struct LargeEntries {
+    /// Time of the last use, bytes on disk, path; the one that was not used for longest first.
+    entries: Vec<(SystemTime, u64, PathBuf)>,
+    /// Bytes that can still be written in the folder.
+    pub free: u64,
+}
+
+impl LargeEntries {
+    /// Lists the large entries; drafts that were left behind long ago are removed on the way.
+    pub fn list(folder: &Folder<'_>) -> Self {
+        let now = SystemTime::now();
+        let mut entries = Vec::new();
+        for file in fs::read_dir(folder.path).into_iter().flatten().flatten() {
+            let path = file.path();
+            let (Ok(metadata), Some(extension)) = (file.metadata(), path.extension()) else { continue };
+            let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            if extension == LARGE && metadata.is_file() {
+                let mark = fs::metadata(path.with_extension(MARK)).and_then(|mark| mark.modified());
+                entries.push((mark.unwrap_or(modified), allocated(&metadata), path));
+            } else if extension == DRAFT && now.duration_since(modified).is_ok_and(|age| age > DRAFT_ABANDONED) {
+                remove_unlocked(&path.with_extension(LOCK), &[&path, &path.with_extension(JOURNAL)]);
+            }
+        }
+        entries.sort();
+        Self { entries, free: free_bytes(folder.path).unwrap_or(u64::MAX) }
+    }
+
+    /// Bytes that all of them take.
+    pub fn taken(&self) -> u64 {
+        self.entries.iter().map(|(_, bytes, _)| bytes).sum()
+    }
+
+    /// Removes the one that was not used for longest and is not in use. False if there is none.
+    pub fn remove_oldest(&mut self) -> bool {
+        while !self.entries.is_empty() {
+            let (_, bytes, path) = self.entries.remove(0);
+            if remove_unlocked(&path, &[&path, &path.with_extension(MARK)]) {
+                tracing::info!("cache: {} is removed to make room", path.display());
+                self.free = self.free.saturating_add(bytes);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Removes files unless somebody holds a lock on `lock`.
+fn remove_unlocked(lock: &Path, files: &[&Path]) -> bool {
+    let held = File::open(lock);
+    if matches!(held.as_ref().map(File::try_lock), Ok(Err(fs::TryLockError::WouldBlock))) {
+        return false;
+    }
+    // What is gone already was removed by somebody else.
+    files.iter().map(|file| fs::remove_file(file).is_ok()).fold(false, |any, removed| any | removed)
+}
+
+/// Bytes that a file takes on disk.
+pub fn allocated(metadata: &fs::Metadata) -> u64 {
+    metadata.blocks().saturating_mul(512)
+}
+
+/// Bytes that this user may still write where `path` lies, or will lie; `None` if the system does not tell.
+#[must_use]
+pub fn free_bytes(path: &Path) -> Option<u64> {
+    let found = path.ancestors().find_map(|path| nix::sys::statvfs::statvfs(path).ok())?;
     Some(found.blocks_available().saturating_mul(found.fragment_size()))
 }

@@ -10,11 +10,14 @@
 //! source again and the entry replaced. Entries are written beside and renamed, never modified. Whatever goes wrong with
 //! writing one is a warning, and the piece stays in memory.
 //!
+//! Matrices that row blocks cannot serve are rewritten by rows into the folder, see [`large`].
+//!
 //! Small pieces are not worth an entry: below a million rows (65,536 chunks) nothing is looked up and nothing written. Nor are
 //! pieces of a file that was modified a moment ago: its next modification might leave the same stamp.
 
 mod entry;
 mod folder;
+mod large;
 #[cfg(test)]
 mod tests;
 
@@ -26,12 +29,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::file::SourceFile;
+use super::file::{SourceFile, Stamp};
 use crate::num::to_usize;
 use entry::Identity;
 use folder::Folder;
 
-pub use entry::Sections;
+pub use entry::{Front, Sections};
+pub use folder::{LARGE_FREE_SHARE, free_bytes};
+pub use large::{Draft, LargeSlot, Progress, Refusal, RewriteConfig, amount};
 
 /// Rows of a piece that is worth an entry.
 const MIN_ROWS: u64 = 1_000_000;
@@ -51,8 +56,10 @@ pub struct CacheConfig {
     pub folder: Option<PathBuf>,
     /// Rows from which on a piece is kept, see [`CacheConfig::DEFAULT_MIN_ROWS`].
     pub min_rows: u64,
-    /// Most bytes of all entries; never more than a tenth of the free space.
+    /// Most bytes of all entries; never more than a tenth of the free space. Rewritten matrices have a limit of their own.
     pub max_bytes: u64,
+    /// How matrices are rewritten.
+    pub rewrite: RewriteConfig,
 }
 
 impl CacheConfig {
@@ -64,7 +71,7 @@ impl CacheConfig {
     /// Nothing is kept, and nothing is said about it.
     #[must_use]
     pub fn off() -> Self {
-        Self { folder: None, min_rows: u64::MAX, max_bytes: 0 }
+        Self { folder: None, min_rows: u64::MAX, max_bytes: 0, rewrite: RewriteConfig::default() }
     }
 }
 
@@ -90,11 +97,11 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// False if the source was modified a moment ago.
-    fn is_settled(&self) -> bool {
-        let age = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    /// For how long the source has been left alone; zero if its time of modification is ahead of the clock.
+    fn age(&self) -> Duration {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let modified = Duration::from_secs(u64::try_from(self.modified).unwrap_or(0));
-        age.checked_sub(modified).is_some_and(|age| age >= SETTLED)
+        now.checked_sub(modified).unwrap_or_default()
     }
 }
 
@@ -145,6 +152,11 @@ impl SourceCache {
         }
     }
 
+    /// The stamp of the source, taken now if it was not yet.
+    fn stamp(&self) -> Option<&Taken> {
+        self.stamp.get_or_init(|| self.take.as_ref().and_then(|take| take())).as_ref()
+    }
+
     /// The piece `name` of `n_rows` rows: from its entry, or from `read`, which is then kept.
     ///
     /// # Errors
@@ -154,7 +166,7 @@ impl SourceCache {
             return read();
         }
         let Some(folder) = self.folder() else { return read() };
-        let Some(stamp) = self.stamp.get_or_init(|| self.take.as_ref().and_then(|take| take())) else { return read() };
+        let Some(stamp) = self.stamp() else { return read() };
         let identity = Identity::new(self.path.as_os_str().as_bytes(), &stamp.hash, name);
         let label = format!("{} of {}", name, self.path.display());
         let path = folder.entry_path(&identity);
@@ -167,7 +179,7 @@ impl SourceCache {
             Err(why) => tracing::info!("cache: {} is not used ({why}), {label} is read again", path.display()),
         }
         let piece = read()?;
-        if !stamp.is_settled() || self.trouble.borrow().is_some() {
+        if stamp.age() < SETTLED || self.trouble.borrow().is_some() {
             return Ok(piece);
         }
         match folder.keep(&path, &identity, &label, &piece) {
@@ -211,20 +223,31 @@ impl SourceCache {
     }
 }
 
-/// Hash of what identifies the content of a file: inode, size, modification time, first and last bytes.
+/// What identifies the content of a file that was just opened, and when it was modified.
 fn stamp(file: &SourceFile) -> Option<Taken> {
+    Some(Taken { hash: content_stamp(file)?, modified: file.stamp().mtime.0 })
+}
+
+/// Hash of what identifies the content of a file: inode, size, modification time, first and last bytes. `None` if these cannot be read.
+#[must_use]
+pub fn content_stamp(file: &SourceFile) -> Option<[u8; 32]> {
     let stamp = file.stamp();
     let mut hash = blake3::Hasher::new();
-    hash.update(&stamp.inode.to_le_bytes());
-    hash.update(&stamp.size.to_le_bytes());
-    hash.update(&stamp.mtime.0.to_le_bytes());
-    hash.update(&stamp.mtime.1.to_le_bytes());
+    hash_stamp(&stamp, &mut hash);
     let mut edge = vec![0; to_usize(EDGE_BYTES.min(stamp.size))];
     for offset in [0, stamp.size.saturating_sub(EDGE_BYTES)] {
         file.read_at(offset, &mut edge).ok()?;
         hash.update(&edge);
     }
-    Some(Taken { hash: *hash.finalize().as_bytes(), modified: file.stamp().mtime.0 })
+    Some(*hash.finalize().as_bytes())
+}
+
+/// Adds inode, size and modification time to a hash.
+pub fn hash_stamp(stamp: &Stamp, hash: &mut blake3::Hasher) {
+    hash.update(&stamp.inode.to_le_bytes());
+    hash.update(&stamp.size.to_le_bytes());
+    hash.update(&stamp.mtime.0.to_le_bytes());
+    hash.update(&stamp.mtime.1.to_le_bytes());
 }
 
 /// The folder that is used if none is given: `$XDG_CACHE_HOME/shufflefs`, else `$HOME/.cache/shufflefs`. Relative values do not

@@ -20,7 +20,10 @@ impl Place {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let folder = Some(dir.path().join("a/cache"));
-        let place = Self { config: CacheConfig { folder, min_rows: 1, max_bytes: 1 << 30 }, dir };
+        let place = Self {
+            config: CacheConfig { folder, min_rows: 1, max_bytes: 1 << 30, rewrite: RewriteConfig::default() },
+            dir,
+        };
         place.write_source(&[7; 20_000], 1000);
         place
     }

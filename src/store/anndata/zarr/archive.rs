@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use super::store::{StoredChunk, member_chunk};
 use crate::codec::{Filter, Scratch, decode_unsized};
 use crate::num::{to_u64, to_usize};
+use crate::store::anndata::node::SourceFiles;
 use crate::store::error::{OpenError, ReadError};
 use crate::store::file::SourceFile;
 
@@ -88,6 +89,14 @@ impl Archive {
     /// Size of the archive.
     pub fn size_bytes(&self) -> u64 {
         self.file.stamp().size
+    }
+
+    /// See [`SourceFiles::state`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn state(&self) -> Result<[u8; 32], ReadError> {
+        SourceFiles::state(&self.file, &[])
     }
 
     /// Compares the archive with what it was when it was opened.

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use super::keys::{ChunkNames, Keys};
 use super::stamp;
 use crate::num::to_usize;
 use crate::store::anndata::node::{MAX_ATTR_BYTES, SourceFiles};
-use crate::store::cache::{CacheConfig, SourceCache};
+use crate::store::cache::{CacheConfig, SourceCache, hash_stamp};
 use crate::store::chunk_map::ChunkFiles;
 use crate::store::error::{OpenError, ReadError};
 use crate::store::file::{SourceFile, Stamp};
@@ -285,6 +286,20 @@ impl SourceFiles for ZarrStore {
             Place::Archive(archive) => archive.size_bytes(),
             Place::Folder { root, .. } => stamp::size_of_folder(root),
         }
+    }
+
+    fn state(&self, files: &[Range<u32>]) -> Result<[u8; 32], ReadError> {
+        if let Place::Archive(archive) = &self.place {
+            return archive.state();
+        }
+        let mut hash = blake3::Hasher::new();
+        for file in files.iter().cloned().flatten() {
+            match self.files.borrow().check(file)? {
+                Some(stamp) => hash_stamp(&stamp, &mut hash),
+                None => drop(hash.update(b"absent")),
+            }
+        }
+        Ok(*hash.finalize().as_bytes())
     }
 
     fn read_at(&self, file: u32, offset: u64, buf: &mut [u8]) -> Result<(), ReadError> {
