@@ -139,7 +139,7 @@ impl BatchSpec {
             ElementKind::Sparse { .. } if genes => Render::CsrGenes,
             ElementKind::Sparse { .. } => Render::Csr,
             ElementKind::Dense { .. } if genes => Render::DenseGenes,
-            ElementKind::Dense { .. } => Render::Dense,
+            ElementKind::Dense { .. } | ElementKind::Lengths => Render::Dense,
         }
     }
 

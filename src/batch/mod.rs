@@ -32,12 +32,12 @@ pub use genes::Genes;
 pub struct BatchShape<'a> {
     /// Rows, padding included.
     pub n_rows: u32,
-    /// Stored values per element of the schema; 0 for dense elements.
+    /// Stored values per element of the schema; 0 for elements without row lengths.
     pub n_values: &'a [u64],
 }
 
 /// Where everything lies in the buffer of one batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Exact size of the file.
     pub size_bytes: u64,
@@ -46,6 +46,9 @@ pub struct Layout {
     /// Per part of the schema: where the first value of the batch's first row goes. Rows follow each other: by the number of
     /// stored values for sparse elements, by the number of columns for dense ones.
     pub part_offsets: Vec<u64>,
+    /// Per column of records: where the first row's entries go, `u64::MAX` if the batch does not hold it. Rows follow each other by the row lengths of
+    /// the column's element, or one entry each.
+    pub column_offsets: Vec<u64>,
     /// Per field: its bytes, for the bound of its size.
     pub fields: Vec<Range<u64>>,
 }
@@ -61,7 +64,7 @@ pub struct BatchContext<'a> {
     pub rows: &'a [u64],
     /// How many of the last rows are padding.
     pub pad_rows: u32,
-    /// Per element of the schema: for sparse ones the `rows.len() + 1` offsets of the rows in the element's values, else empty.
+    /// Per element of the schema: for those with row lengths the `rows.len() + 1` offsets of the rows in the element's values, else empty.
     pub row_starts: &'a [Vec<u32>],
 }
 

@@ -189,7 +189,7 @@ impl Safetensors {
         let element = &self.spec.schema.elements[p.element];
         let n = match element.kind {
             ElementKind::Sparse { .. } => batch.row_starts[p.element].last().copied().map_or(0, u64::from),
-            ElementKind::Dense { .. } => batch.rows.len() as u64 * element.n_cols,
+            ElementKind::Dense { .. } | ElementKind::Lengths => batch.rows.len() as u64 * element.n_cols,
         };
         start..start + n * element.served(p.role).size_bytes() as u64
     }
@@ -215,7 +215,7 @@ impl Safetensors {
                 let rows = staged(self.part_range(layout, values, batch));
                 render::pick_genes(genes, element.dtype.size_bytes(), element.n_cols, rows, out);
             }
-            (ElementKind::Dense { .. }, None) => {}
+            (ElementKind::Dense { .. }, None) | (ElementKind::Lengths, _) => {}
         }
     }
 
@@ -233,6 +233,7 @@ impl Safetensors {
                 let (values, out) = render::two_ranges(buffer, self.part_range(layout, values, batch), total);
                 render::row_totals(element.dtype, (0..batch.rows.len()).map(|i| i * n..(i + 1) * n), values, out);
             }
+            ElementKind::Lengths => {}
         }
     }
 }
@@ -267,13 +268,15 @@ impl Encoder for Safetensors {
                 let element = &self.spec.schema.elements[part.element];
                 let n = match element.kind {
                     ElementKind::Sparse { .. } => shape.n_values[part.element],
-                    ElementKind::Dense { .. } => u64::from(shape.n_rows).saturating_mul(element.n_cols),
+                    ElementKind::Dense { .. } | ElementKind::Lengths => {
+                        u64::from(shape.n_rows).saturating_mul(element.n_cols)
+                    }
                 };
                 *offset = align(at);
                 at = offset.saturating_add(n.saturating_mul(element.served(part.role).size_bytes() as u64));
             }
         }
-        Layout { size_bytes, buffer_bytes: at, part_offsets, fields }
+        Layout { size_bytes, buffer_bytes: at, part_offsets, fields, ..Layout::default() }
     }
 
     fn finish(&self, layout: &Layout, batch: BatchContext<'_>, buffer: &mut [u8]) {

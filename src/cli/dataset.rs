@@ -213,7 +213,7 @@ fn make_order(store: &dyn Store, options: &Options) -> anyhow::Result<Order> {
 /// Row pointers of a batch are int32.
 fn check_int32(store: &dyn Store, order: &Order) -> anyhow::Result<()> {
     for (e, element) in store.schema().elements.iter().enumerate() {
-        if let crate::store::ElementKind::Sparse { .. } = element.kind {
+        if element.kind.has_row_lengths() {
             let (m, longest) = (u64::from(order.batch_size()), u64::from(store.max_row_len(e)));
             if m.saturating_mul(longest) > u64::from(u32::MAX >> 1) {
                 bail!(

@@ -6,7 +6,7 @@ use super::dataset::Dataset;
 use super::text::{bytes, count, plural};
 use crate::batch::fields::{categories_json, text_width};
 use crate::order::{self, Pass, RankPolicy, Tail};
-use crate::store::{Column, ColumnData, Element, ElementKind};
+use crate::store::{Column, ColumnData, Element};
 use crate::window::cost::ReadCost;
 
 /// Classes of an example label, for which the loss of diversity is printed.
@@ -67,14 +67,11 @@ fn element_json(d: &Dataset, i: usize, e: &Element) -> Value {
         crate::batch::fields::Render::Csr | crate::batch::fields::Render::CsrGenes => "csr",
         _ => "dense",
     };
-    let n_values = match e.kind {
-        ElementKind::Sparse { .. } => Some(d.store.n_values(i)),
-        ElementKind::Dense { .. } => None,
-    };
+    let n_values = e.kind.has_row_lengths().then(|| d.store.n_values(i));
     json!({
         "name": e.name,
         "encoding": encoding,
-        "stored": match e.kind { ElementKind::Sparse { .. } => "csr", ElementKind::Dense { .. } => "dense" },
+        "stored": if n_values.is_some() { "csr" } else { "dense" },
         "dtype": e.dtype.numpy_name(),
         "index_dtype": n_values.map(|_| e.index_dtype.numpy_name()),
         "n_cols": d.spec.n_cols_out(i),

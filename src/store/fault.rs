@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{ElementId, Extent, PartId, Piece, ReadError, Schema, SourceBorders, Store};
+use super::{ElementId, Extent, PartId, Piece, ReadError, RecordBuffers, RecordSink, Schema, SourceBorders, Store};
 use crate::codec::Scratch;
 use crate::num::to_u64;
 
@@ -87,6 +87,15 @@ macro_rules! delegate {
         }
         fn chunk_bytes(&self, part: PartId) -> usize {
             self.inner.chunk_bytes(part)
+        }
+        fn record(
+            &self,
+            row: u64,
+            stored: &[u8],
+            buffers: &mut RecordBuffers,
+            sink: &mut dyn RecordSink,
+        ) -> Result<u64, ReadError> {
+            self.inner.record(row, stored, buffers, sink)
         }
         fn chunk_borders(&self) -> Vec<SourceBorders> {
             self.inner.chunk_borders()

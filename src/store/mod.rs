@@ -6,6 +6,9 @@
 //! decoded; a row occupies one or more [`Piece`]s of chunks. Columns of `obs` and the names are resident and are gathered
 //! without reading.
 //!
+//! Molecules are stored the other way round: everything about a row stands in one record. Such a store has a single part whose chunks are the
+//! records, one per row, and takes them apart into the columns of a [`RecordSchema`]; its elements are what has row lengths.
+//!
 //! The hot path asks a store four questions: which pieces a row has ([`Store::pieces`]), where a chunk lies
 //! ([`Store::extent`]), what its stored bytes decode to ([`Store::decode`]), and whether its file is still the one that
 //! was opened ([`Store::check_unchanged`]). It never enters the HDF5 library, whose global lock would serialise it.
@@ -15,6 +18,7 @@
 
 pub mod anndata;
 pub mod array;
+pub mod atompack;
 pub mod cache;
 pub mod chunk_map;
 pub mod column;
@@ -22,6 +26,7 @@ pub mod error;
 pub mod fault;
 pub mod file;
 pub mod fingerprint;
+pub mod records;
 pub mod rows;
 
 use std::ops::Range;
@@ -33,6 +38,7 @@ use crate::dtype::{DType, Stored};
 pub use array::Array;
 pub use column::{Categories, Column, ColumnData, Strings};
 pub use error::{OpenError, ReadError};
+pub use records::{RecordBuffers, RecordColumn, RecordSchema, RecordSink};
 pub use rows::RowLengths;
 
 /// Index of an element in [`Schema::elements`].
@@ -59,6 +65,8 @@ pub struct Schema {
     pub obs_names: Option<Strings>,
     /// The sources, in the order given, with the rows that each contributes.
     pub sources: Vec<SourceInfo>,
+    /// The columns of records, if rows are stored as records.
+    pub records: Option<RecordSchema>,
 }
 
 /// One source of a dataset.
@@ -107,9 +115,17 @@ impl Element {
     #[must_use]
     pub fn served(&self, role: PartRole) -> DType {
         match role {
-            PartRole::Values => self.dtype,
+            PartRole::Values | PartRole::Records => self.dtype,
             PartRole::Indices => self.index_dtype,
         }
+    }
+}
+
+impl ElementKind {
+    /// True if rows have lengths of their own in the element ([`Store::row_len`]).
+    #[must_use]
+    pub const fn has_row_lengths(self) -> bool {
+        matches!(self, Self::Sparse { .. } | Self::Lengths)
     }
 }
 
@@ -128,6 +144,8 @@ pub enum ElementKind {
         /// Part that holds the values.
         values: PartId,
     },
+    /// No array of its own: row lengths that columns of records share, such as the number of atoms.
+    Lengths,
 }
 
 /// One stored array.
@@ -150,6 +168,8 @@ pub enum PartRole {
     Values,
     /// Column indices, served as [`Element::index_dtype`] after a range check.
     Indices,
+    /// Records: chunk i is the record of row i, see [`Store::record`].
+    Records,
 }
 
 /// A run of elements of one row in one chunk.
@@ -188,16 +208,16 @@ pub trait Store: Send + Sync {
     /// What the dataset holds.
     fn schema(&self) -> &Schema;
 
-    /// Stored values of `row` in the sparse `element`.
+    /// Stored values of `row` in an `element` with row lengths.
     ///
     /// # Panics
-    /// If `row` is not below [`Schema::n_rows`] or `element` is not sparse: row ids come from the order, never from a file.
+    /// If `row` is not below [`Schema::n_rows`] or `element` has no row lengths: row ids come from the order, never from a file.
     fn row_len(&self, element: ElementId, row: u64) -> u32;
 
-    /// Stored values of the longest row of the sparse `element`.
+    /// Stored values of the longest row of an `element` with row lengths.
     fn max_row_len(&self, element: ElementId) -> u32;
 
-    /// BLAKE3 of the lengths of all rows of one source in the sparse `element`, as little-endian u32.
+    /// BLAKE3 of the lengths of all rows of one source in an `element` with row lengths, as little-endian u32.
     ///
     /// # Panics
     /// As [`Store::row_len`]; also if there is no source of this number.
@@ -209,7 +229,7 @@ pub trait Store: Send + Sync {
         *hash.finalize().as_bytes()
     }
 
-    /// Stored values of all rows of the sparse `element`.
+    /// Stored values of all rows of an `element` with row lengths.
     fn n_values(&self, element: ElementId) -> u64;
 
     /// The pieces of `row` in `part`, by ascending position in the row.
@@ -245,6 +265,22 @@ pub trait Store: Send + Sync {
         scratch: &mut Scratch,
         out: &mut [u8],
     ) -> Result<u64, ReadError>;
+
+    /// Decodes the record of `row`, of which `stored` are the bytes of [`Store::extent`], and hands the bytes of its columns to `sink`. Returns the
+    /// bytes that were decompressed. Only for stores with [`Schema::records`].
+    ///
+    /// # Errors
+    /// [`ReadError::BadRow`] if the record is damaged, or contradicts what was known when the store was opened; `sink` may have taken some columns.
+    fn record(
+        &self,
+        row: u64,
+        stored: &[u8],
+        buffers: &mut RecordBuffers,
+        sink: &mut dyn RecordSink,
+    ) -> Result<u64, ReadError> {
+        let _ = (stored, buffers, sink);
+        Err(self.bad_row(0, row, "rows are not stored as records".to_owned()))
+    }
 
     /// Where the array that decides the block borders (X, as chosen) is cut, one entry per source in order.
     fn chunk_borders(&self) -> Vec<SourceBorders>;

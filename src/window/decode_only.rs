@@ -97,9 +97,9 @@ impl Sink {
         let schema = store.schema();
         let region = arena.alloc(1).ok_or_else(|| std::io::Error::other("the arena of the sink is full"))?;
         let layout = Nothing { n_parts: schema.parts.len() }.layout(BatchShape { n_rows: 0, n_values: &[] });
-        let row_starts = schema.elements.iter().map(|element| match element.kind {
-            ElementKind::Sparse { .. } => vec![0; rows.len() + 1],
-            ElementKind::Dense { .. } => Vec::new(),
+        let row_starts = schema.elements.iter().map(|element| match element.kind.has_row_lengths() {
+            true => vec![0; rows.len() + 1],
+            false => Vec::new(),
         });
         let row_starts = row_starts.collect();
         Ok(Assembly::new(BatchId { pass, batch }, rows, 0, row_starts, layout, region))
@@ -196,7 +196,7 @@ impl Encoder for Nothing {
     }
 
     fn layout(&self, _: BatchShape<'_>) -> Layout {
-        Layout { size_bytes: 0, buffer_bytes: 0, part_offsets: vec![0; self.n_parts], fields: Vec::new() }
+        Layout { size_bytes: 0, buffer_bytes: 0, part_offsets: vec![0; self.n_parts], ..Layout::default() }
     }
 
     fn finish(&self, _: &Layout, _: BatchContext<'_>, _: &mut [u8]) {}

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use crate::store::Store;
+use crate::store::{PartRole, Store};
 
 /// Decoded chunks, by part and chunk. A chunk is put once and stays.
 pub struct KeptChunks {
@@ -75,7 +75,8 @@ impl KeptChunks {
     }
 }
 
-/// Parts all of whose chunks are without filters are not kept.
+/// Parts all of whose chunks are without filters are not kept, nor are records: there are as many as rows.
 fn is_kept(store: &dyn Store, part: usize) -> bool {
-    store.n_chunks(part) > 0 && !store.is_plain(part, 0)
+    let is_records = store.schema().parts[part].role == PartRole::Records;
+    !is_records && store.n_chunks(part) > 0 && !store.is_plain(part, 0)
 }

@@ -27,6 +27,7 @@ mod errors;
 pub mod image;
 pub mod kept;
 pub mod plan;
+pub mod records;
 pub mod sizes;
 pub mod state;
 pub mod stream;

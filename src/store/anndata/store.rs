@@ -65,6 +65,7 @@ impl AnnDataStore {
                 columns: Vec::new(),
                 obs_names: None,
                 sources: Vec::new(),
+                records: None,
             },
             files: Vec::new(),
             parts: Vec::new(),
@@ -321,7 +322,7 @@ impl AnnDataStore {
         let element = self.schema.elements.first().filter(|_| self.has_x);
         let map = |part: PartId| &self.parts[part].sources[source].map;
         let (first_rows, x_bytes) = match element.map(|element| element.kind) {
-            None => (None, 0),
+            None | Some(ElementKind::Lengths) => (None, 0),
             Some(ElementKind::Dense { values }) => {
                 let values = map(values);
                 (chunk_extent(values).map(|extent| dense_borders(&rows, extent)), values.total_bytes())
