@@ -17,15 +17,19 @@
 
 pub mod fields;
 pub mod genes;
+pub mod molecules;
+pub mod npz;
 mod render;
 pub mod safetensors;
 
 use std::ops::Range;
 
-use crate::order::Pass;
+use crate::dtype::DType;
+use crate::order::{self, Pass};
 
-pub use fields::BatchSpec;
+pub use fields::{BatchSpec, NameClash};
 pub use genes::Genes;
+pub use molecules::MoleculeSpec;
 
 /// What fixes the size of a batch file.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +70,34 @@ pub struct BatchContext<'a> {
     pub pad_rows: u32,
     /// Per element of the schema: for those with row lengths the `rows.len() + 1` offsets of the rows in the element's values, else empty.
     pub row_starts: &'a [Vec<u32>],
+}
+
+/// One array of a file, as its format writes it down.
+#[derive(Debug, Clone, Copy)]
+struct Entry<'a> {
+    /// Its name.
+    name: &'a str,
+    /// Type of its elements.
+    dtype: DType,
+    /// Its dimensions, row-major.
+    dims: &'a [u64],
+    /// Its first byte in the file.
+    start: u64,
+}
+
+/// What identifies the bytes of a batch, as JSON: never paths or times.
+fn identity_json(seed: u64, fingerprint: &str, batch: BatchContext<'_>) -> String {
+    let epoch = match batch.pass {
+        Pass::Epoch(epoch) => epoch.to_string(),
+        Pass::InOrder => "\"inorder\"".to_owned(),
+    };
+    format!(
+        "{{\"order\":{},\"seed\":{seed},\"epoch\":{epoch},\"batch\":{},\"fingerprint\":{},\"pad_rows\":{}}}",
+        serde_json::Value::from(order::VERSION),
+        batch.batch,
+        serde_json::Value::from(fingerprint),
+        batch.pad_rows
+    )
 }
 
 /// One batch format.

@@ -87,6 +87,12 @@ impl Assembly {
         self.failure.lock().get_or_insert(error);
     }
 
+    /// The first failure so far.
+    #[must_use]
+    pub fn failure(&self) -> Option<BatchError> {
+        self.failure.lock().clone()
+    }
+
     /// Lends `len` bytes at `offset` of the buffer to a piece that has not arrived.
     ///
     /// # Panics

@@ -122,8 +122,7 @@ impl Sizes {
 /// Bytes of a batch under assembly whose sparse elements hold `n_values` each.
 fn buffer_bytes(store: &dyn Store, encoder: &dyn Encoder, n_rows: u32, n_values: impl Fn(usize) -> u64) -> u64 {
     let elements = store.schema().elements.iter().enumerate();
-    let n_values: Vec<u64> = elements
-        .map(|(e, element)| if element.kind.has_row_lengths() { n_values(e) } else { 0 })
-        .collect();
+    let n_values: Vec<u64> =
+        elements.map(|(e, element)| if element.kind.has_row_lengths() { n_values(e) } else { 0 }).collect();
     encoder.layout(BatchShape { n_rows, n_values: &n_values }).buffer_bytes
 }

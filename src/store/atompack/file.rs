@@ -215,7 +215,8 @@ fn warnings(chosen: &Chosen, file: &SourceFile) -> Vec<String> {
     if let Some(claimed) = &chosen.damaged {
         let claimed = claimed.map_or("cannot be read".to_owned(), |generation| format!("says generation {generation}"));
         let served = slot.generation;
-        warnings.push(format!("{path}: one of its two headers is damaged (it {claimed}); generation {served} is served"));
+        warnings
+            .push(format!("{path}: one of its two headers is damaged (it {claimed}); generation {served} is served"));
     }
     if slot.n_molecules == 0 {
         warnings.push(format!("{path}: holds no molecule"));

@@ -264,7 +264,8 @@ mod tests {
     #[test]
     fn records_are_found_over_gaps() {
         let slot = slot(RecordCodec::None);
-        let entries = [entry(8192, 100, 1), entry(8292, 50, 2), entry(9000, 60, 0), entry(9060, 6, 0), entry(8192, 100, 1)];
+        let entries =
+            [entry(8192, 100, 1), entry(8292, 50, 2), entry(9000, 60, 0), entry(9060, 6, 0), entry(8192, 100, 1)];
         let mut builder = IndexBuilder::new(&slot, 4);
         let bytes: Vec<u8> = entries.iter().flat_map(IndexEntry::encode).collect();
         builder.push(&bytes[..40]).unwrap();

@@ -100,12 +100,7 @@ impl FilePlan {
     ///
     /// # Errors
     /// [`BadField`] at the first thing that is not as the schema says.
-    pub fn scatter(
-        &self,
-        record: &Record<'_>,
-        seen: &mut Vec<u64>,
-        sink: &mut dyn RecordSink,
-    ) -> Result<(), BadField> {
+    pub fn scatter(&self, record: &Record<'_>, seen: &mut Vec<u64>, sink: &mut dyn RecordSink) -> Result<(), BadField> {
         copy(sink, self.atoms.positions, record.positions, "positions")?;
         copy(sink, self.atoms.numbers, record.numbers, "atomic_numbers")?;
         seen.clear();
@@ -142,9 +137,8 @@ impl FilePlan {
     /// The number of a section, looked for from `next` on; `None` if it is of a later version.
     #[inline]
     fn find(&self, raw: &RawSection<'_>, next: usize) -> Result<Option<usize>, BadField> {
-        let is_it = |plan: &&SectionPlan| {
-            Some(plan.section.scope) == raw.scope && plan.section.key.as_bytes() == raw.key
-        };
+        let is_it =
+            |plan: &&SectionPlan| Some(plan.section.scope) == raw.scope && plan.section.key.as_bytes() == raw.key;
         if self.sections.get(next).as_ref().is_some_and(is_it) {
             return Ok(Some(next));
         }
@@ -234,12 +228,7 @@ impl Payload {
     }
 }
 
-fn copy(
-    sink: &mut dyn RecordSink,
-    column: Option<usize>,
-    values: &[u8],
-    name: &'static str,
-) -> Result<(), BadField> {
+fn copy(sink: &mut dyn RecordSink, column: Option<usize>, values: &[u8], name: &'static str) -> Result<(), BadField> {
     if let Some(out) = column.and_then(|column| sink.place(column)) {
         if out.len() != values.len() {
             return Err(BadField::Field(name.to_owned(), "is of another size than the index says"));

@@ -338,7 +338,10 @@ fn parse_section(r: &mut Reader<'_>, ended: &impl Fn() -> String) -> Result<Opti
     let slot = if section.per_atom { tag.elem_bytes() } else { section.molecule_bytes };
     let found = (per_atom, elem_bytes, slot_bytes);
     if found != (u8::from(section.belongs_to_atoms()), tag.elem_bytes(), slot) {
-        return Err(format!("{key:?}: {} with per atom {per_atom}, {elem_bytes} and {slot_bytes} bytes", tag.describe()));
+        return Err(format!(
+            "{key:?}: {} with per atom {per_atom}, {elem_bytes} and {slot_bytes} bytes",
+            tag.describe()
+        ));
     }
     Ok(Some(section))
 }

@@ -171,11 +171,12 @@ impl AtompackStore {
         columns.add_element("atoms", DType::U8);
         let mut lengths = vec![vec![LengthsAt::Atoms; self.files.len()]];
         let atoms = RowKind::Along(ATOMS);
-        let mut add = |name, dtype, shape| {
-            choice.has(name).then(|| columns.add(name, ColumnRole::Values, dtype, shape, atoms))
+        let mut add =
+            |name, dtype, shape| choice.has(name).then(|| columns.add(name, ColumnRole::Values, dtype, shape, atoms));
+        let atom_columns = AtomColumns {
+            positions: add(POSITIONS, self.positions, vec![3]),
+            numbers: add(NUMBERS, DType::U8, vec![]),
         };
-        let atom_columns =
-            AtomColumns { positions: add(POSITIONS, self.positions, vec![3]), numbers: add(NUMBERS, DType::U8, vec![]) };
         let needs_lengths = self.fields.iter().any(|f| f.section.tag.is_varying() && choice.has(&f.name));
         for (file, cache) in self.files.iter_mut().zip(caches) {
             let measured = needs_lengths && file.has_varying();
@@ -187,7 +188,8 @@ impl AtompackStore {
             let added = columns.add_field(&field.section, &field.name, &dims);
             if added.element.is_some() {
                 let place = |file: &AtpFile| file.schema.sections.iter().position(|s| *s == field.section);
-                lengths.push(self.files.iter().map(|f| place(f).map_or(LengthsAt::Absent, LengthsAt::Section)).collect());
+                lengths
+                    .push(self.files.iter().map(|f| place(f).map_or(LengthsAt::Absent, LengthsAt::Section)).collect());
             }
             field.columns = Some(added);
         }
@@ -390,9 +392,8 @@ impl Store for AtompackStore {
         let record = file.parse(local, bytes).map_err(bad)?;
         let scattered = match self.records {
             None => plan.scatter(&record, seen, sink),
-            Some(form) => scatter::check(plan, &record, seen).and_then(|()| {
-                scatter::copy_record(sink, 0, if form == RecordForm::Stored { stored } else { bytes })
-            }),
+            Some(form) => scatter::check(plan, &record, seen)
+                .and_then(|()| scatter::copy_record(sink, 0, if form == RecordForm::Stored { stored } else { bytes })),
         };
         scattered.map_err(|error| match error {
             BadField::Record(error) => bad(error.to_string()),
