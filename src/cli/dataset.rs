@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
 
-use super::memory;
-use super::options::Options;
+use super::molecules::{self, Molecules};
+use super::options::{Format, Options, UsageError};
+use super::{memory, text};
 use crate::batch::safetensors::Safetensors;
 use crate::batch::{BatchSpec, Encoder, Genes};
 use crate::order::defaults;
@@ -55,6 +56,8 @@ pub struct Dataset {
     pub left_out: Vec<(String, String)>,
     /// What the user should know, one line each.
     pub warnings: Vec<String>,
+    /// Facts about molecules, if the sources hold such.
+    pub molecules: Option<Molecules>,
     /// Memory and threads.
     pub resources: Resources,
     /// Newest modification time of the sources.
@@ -92,23 +95,11 @@ impl Dataset {
     /// # Errors
     /// One line that names the file, the element, the reason and the way out.
     pub fn open(sources: &[PathBuf], options: Options) -> anyhow::Result<Self> {
-        let [source] = sources else {
-            match sources.first() {
-                None => bail!("no SOURCE given"),
-                Some(_) => bail!(
-                    "{}: a second source; several sources are not served yet, mount them one by one",
-                    sources[1].display()
-                ),
-            }
+        let content = match molecules::are_given(sources)? {
+            true => molecules::open(sources, &options)?,
+            false => open_cells(sources, &options)?,
         };
-        let opened = open_source(source, &options)?;
-        let (left_out, mut warnings) = (opened.left_out.clone(), opened.warnings.clone());
-        let gene_mask = opened.gene_mask.clone();
-        let modified = std::fs::metadata(source).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-        let mut store = AnnDataStore::new(vec![opened])?;
-        store.serve_as(options.x_dtype, options.index_dtype)?;
-        let store: Arc<dyn Store> = Arc::new(store);
-        let (genes, missing_genes) = choose_genes(store.schema(), gene_mask, &options)?;
+        let Content { store, spec, encoder, genes, missing_genes, left_out, mut warnings, molecules } = content;
         let order = make_order(&*store, &options)?;
         let last = order.n_rows() % u64::from(order.batch_size());
         if last == 1 && options.tail == crate::order::Tail::Keep {
@@ -116,18 +107,9 @@ impl Dataset {
                 "the last batch of an epoch has one row, on which batch norm fails: --tail drop or pad".to_owned(),
             );
         }
-        let schema = Arc::new(store.schema().clone());
-        let names = batch_genes(&schema, genes.as_ref(), &missing_genes, &options)?;
-        let spec = BatchSpec {
-            schema,
-            genes: genes.map(Arc::new),
-            dense: options.dense,
-            seed: options.seed,
-            fingerprint: fingerprint(&*store, &names, options.dense),
-        };
-        let encoder: Arc<dyn Encoder> = Arc::new(Safetensors::new(spec.clone())?);
         check_int32(&*store, &order)?;
         let resources = Resources::new(&*store, &order, &*encoder, &options)?;
+        let modified = modified(sources, molecules.as_ref());
         Ok(Self {
             sources: sources.to_vec(),
             options,
@@ -135,10 +117,11 @@ impl Dataset {
             order: Arc::new(order),
             spec,
             encoder,
-            genes: names,
+            genes,
             missing_genes,
             left_out,
             warnings,
+            molecules,
             resources,
             modified,
         })
@@ -172,13 +155,76 @@ impl Dataset {
     }
 }
 
+/// What one family of sources makes of them.
+pub(super) struct Content {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) spec: BatchSpec,
+    pub(super) encoder: Arc<dyn Encoder>,
+    pub(super) genes: Strings,
+    pub(super) missing_genes: Vec<String>,
+    pub(super) left_out: Vec<(String, String)>,
+    pub(super) warnings: Vec<String>,
+    pub(super) molecules: Option<Molecules>,
+}
+
+/// Opens sources of cells.
+fn open_cells(sources: &[PathBuf], options: &Options) -> anyhow::Result<Content> {
+    let [source] = sources else {
+        match sources.first() {
+            None => bail!("no SOURCE given"),
+            Some(_) => bail!(
+                "{}: a second source; several sources are not served yet, mount them one by one",
+                sources[1].display()
+            ),
+        }
+    };
+    refuse_molecule_options(options)?;
+    let opened = open_source(source, options)?;
+    let (left_out, warnings) = (opened.left_out.clone(), opened.warnings.clone());
+    let gene_mask = opened.gene_mask.clone();
+    let mut store = AnnDataStore::new(vec![opened])?;
+    store.serve_as(options.x_dtype, options.index_dtype)?;
+    let store: Arc<dyn Store> = Arc::new(store);
+    let (genes, missing_genes) = choose_genes(store.schema(), gene_mask, options)?;
+    let schema = Arc::new(store.schema().clone());
+    let names = batch_genes(&schema, genes.as_ref(), &missing_genes, options)?;
+    let spec = BatchSpec {
+        schema,
+        genes: genes.map(Arc::new),
+        dense: options.dense,
+        seed: options.seed,
+        fingerprint: fingerprint(&*store, &names, options.dense),
+    };
+    let encoder: Arc<dyn Encoder> = Arc::new(Safetensors::new(spec.clone())?);
+    Ok(Content { store, spec, encoder, genes: names, missing_genes, left_out, warnings, molecules: None })
+}
+
+/// Refuses options that only make sense for molecules.
+fn refuse_molecule_options(options: &Options) -> Result<(), UsageError> {
+    let (option, reason) = match (options.format, &options.fields) {
+        (Format::Safetensors, None) => return Ok(()),
+        (Format::Safetensors, Some(_)) => {
+            ("--fields".to_owned(), "is for molecules; cells have --obs, --layers, --obsm")
+        }
+        (format, _) => (format!("--format {}", format.name()), "is for molecules; cells are served as safetensors"),
+    };
+    Err(UsageError { option, reason: reason.to_owned() })
+}
+
+/// When the newest source was last modified.
+fn modified(sources: &[PathBuf], molecules: Option<&Molecules>) -> SystemTime {
+    let files = molecules.iter().flat_map(|m| &m.files).map(|file| &file.path);
+    let times = sources.iter().chain(files).filter_map(|path| std::fs::metadata(path).and_then(|m| m.modified()).ok());
+    times.max().unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
 /// Opens one source by its content.
 fn open_source(path: &Path, options: &Options) -> Result<crate::store::anndata::Opened, OpenError> {
     hdf5::open_cached(path, &options.selection, &cache_config(options))
 }
 
 /// The cache folder of the options, else the one of the user. `$SHUFFLEFS_CACHE_MIN_ROWS` is for tests of small sources.
-fn cache_config(options: &Options) -> CacheConfig {
+pub(super) fn cache_config(options: &Options) -> CacheConfig {
     let env = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let default = || cache::default_folder(env("XDG_CACHE_HOME").as_deref(), env("HOME").as_deref());
     let min_rows = std::env::var("SHUFFLEFS_CACHE_MIN_ROWS").ok().and_then(|rows| rows.parse().ok());
@@ -192,7 +238,9 @@ fn cache_config(options: &Options) -> CacheConfig {
 /// Blocks, window and order from the store and the options.
 fn make_order(store: &dyn Store, options: &Options) -> anyhow::Result<Order> {
     if let (0, Some(source)) = (store.schema().n_rows, store.schema().sources.first()) {
-        bail!("{}: obs: has no rows; there is nothing to serve", source.path.display());
+        let what =
+            if store.schema().records.is_some() { "file: has no committed molecules" } else { "obs: has no rows" };
+        bail!("{}: {what}; there is nothing to serve", source.path.display());
     }
     let sources: Vec<SourceRows> = store
         .chunk_borders()
@@ -287,13 +335,13 @@ fn read_gene_list(file: &Path) -> anyhow::Result<Vec<String>> {
         bail!(
             "--genes {}: expected a text file of gene names, at most {}",
             file.display(),
-            super::text::bytes(MAX_GENE_LIST_BYTES)
+            text::bytes(MAX_GENE_LIST_BYTES)
         );
     }
-    let text = std::fs::read_to_string(file).with_context(context)?;
+    let list = std::fs::read_to_string(file).with_context(context)?;
     // Some editors begin a text with a byte-order mark.
-    let text = text.trim_start_matches('\u{feff}');
-    let genes: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    let list = list.trim_start_matches('\u{feff}');
+    let genes: Vec<String> = list.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
     if genes.is_empty() {
         bail!("--genes {}: the file names no gene; expected one name per line", file.display());
     }
@@ -367,10 +415,10 @@ impl Resources {
             bail!(
                 "--memory {}: a batch of {m} of the longest rows takes {}, buffers {}, and the index of the dataset {}; \
                  use --memory {}M or more, or a smaller --batch-size",
-                super::text::bytes(memory_bytes),
-                super::text::bytes(largest),
-                super::text::bytes(scratch_bytes),
-                super::text::bytes(store_bytes),
+                text::bytes(memory_bytes),
+                text::bytes(largest),
+                text::bytes(scratch_bytes),
+                text::bytes(store_bytes),
                 needed.div_ceil(1 << 20)
             );
         }

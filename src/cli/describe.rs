@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::dataset::Dataset;
+use super::molecules;
 use super::text::{bytes, count, plural};
 use crate::batch::fields::{categories_json, text_width};
 use crate::order::{self, Pass, RankPolicy, Tail};
@@ -15,9 +16,10 @@ const EXAMPLE_CLASSES: u64 = 14;
 /// `dataset.json`: schema, columns, categories with their counts, sources, options, order.
 #[must_use]
 pub fn dataset_json(d: &Dataset) -> Value {
+    if let Some(m) = &d.molecules {
+        return molecules::describe::dataset_json(d, m);
+    }
     let schema = d.schema();
-    let stats = d.order.block_stats();
-    let epoch = Pass::Epoch(0);
     json!({
         "shufflefs": env!("CARGO_PKG_VERSION"),
         "fingerprint": d.spec.fingerprint,
@@ -29,31 +31,46 @@ pub fn dataset_json(d: &Dataset) -> Value {
         "obs_names": schema.obs_names.as_ref().map(|names| json!({"width": text_width(names.max_len())})),
         "missing_genes": d.missing_genes,
         "left_out": d.left_out.iter().map(|(name, why)| json!({"name": name, "reason": why})).collect::<Vec<_>>(),
-        "sources": schema.sources.iter().zip(d.order.blocks().sources()).map(|(s, (_, block_rows))| json!({
-            "path": s.path.display().to_string(),
-            "kind": s.kind,
-            "rows": [s.rows.start, s.rows.end],
-            "block_rows": block_rows,
-        })).collect::<Vec<_>>(),
-        "order": {
-            "version": order::VERSION,
-            "seed": d.order.seed(),
-            "batch_size": d.order.batch_size(),
-            "fetch_factor": d.order.fetch_factor(),
-            "tail": tail_name(d.order.tail()),
-            "ranks": match d.options.ranks { RankPolicy::Drop => "drop", RankPolicy::Repeat => "repeat" },
-            "n_batches": d.order.n_batches(epoch),
-            "n_windows": d.order.n_windows(epoch),
-            "n_batches_inorder": d.order.n_batches(Pass::InOrder),
-            "blocks": blocks_json(d),
-            "blocks_per_window": stats.blocks_per_window,
-        },
+        "sources": sources_json(d),
+        "order": order_json(d),
         "format": d.encoder.extension(),
         "dense": d.options.dense,
         "x": d.options.selection.x,
         "genes": d.options.selection.genes_column.as_ref().map(|column| format!("var:{column}")).or_else(|| {
             d.options.genes_file.as_ref().map(|file| file.display().to_string())
         }),
+    })
+}
+
+/// The sources, and how each is cut into blocks.
+pub(super) fn sources_json(d: &Dataset) -> Value {
+    let sources = d.schema().sources.iter().zip(d.order.blocks().sources());
+    let json = sources.map(|(s, (_, block_rows))| {
+        json!({
+            "path": s.path.display().to_string(),
+            "kind": s.kind,
+            "rows": [s.rows.start, s.rows.end],
+            "block_rows": block_rows,
+        })
+    });
+    json.collect()
+}
+
+/// All that the order depends on.
+pub(super) fn order_json(d: &Dataset) -> Value {
+    let epoch = Pass::Epoch(0);
+    json!({
+        "version": order::VERSION,
+        "seed": d.order.seed(),
+        "batch_size": d.order.batch_size(),
+        "fetch_factor": d.order.fetch_factor(),
+        "tail": tail_name(d.order.tail()),
+        "ranks": match d.options.ranks { RankPolicy::Drop => "drop", RankPolicy::Repeat => "repeat" },
+        "n_batches": d.order.n_batches(epoch),
+        "n_windows": d.order.n_windows(epoch),
+        "n_batches_inorder": d.order.n_batches(Pass::InOrder),
+        "blocks": blocks_json(d),
+        "blocks_per_window": d.order.block_stats().blocks_per_window,
     })
 }
 
@@ -222,7 +239,8 @@ pub fn warnings(d: &Dataset, plan: &Plan) -> Vec<String> {
 /// The summary, some lines of text.
 #[must_use]
 pub fn summary(d: &Dataset, plan: &Plan) -> String {
-    let mut lines = vec![rows_line(d), batches_line(d)];
+    let rows = d.molecules.as_ref().map_or_else(|| rows_line(d), |m| molecules::describe::rows_line(d, m));
+    let mut lines = vec![rows, batches_line(d)];
     let stats = d.order.block_stats();
     let how = if d.options.block_size.is_none() && d.order.blocks().sources().all(|(_, fixed)| fixed.is_none()) {
         "along chunks"

@@ -9,6 +9,7 @@ mod commands;
 pub mod dataset;
 mod describe;
 mod memory;
+mod molecules;
 pub mod options;
 mod readme;
 pub mod text;

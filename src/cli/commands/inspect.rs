@@ -5,13 +5,18 @@ use std::io::Write as _;
 
 use super::absolute;
 use crate::cli::args::InspectArgs;
+use crate::cli::molecules;
 use crate::cli::text::{bytes, count};
 use crate::store::anndata::{Catalog, CatalogMatrix, hdf5};
 
 /// Prints the content of each source.
 pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
+    let sources = absolute(&args.sources)?;
+    if molecules::are_given(&sources)? {
+        return molecules::inspect::run(&sources, args.json);
+    }
     let mut catalogs = Vec::new();
-    for source in absolute(&args.sources)? {
+    for source in sources {
         let catalog = hdf5::catalog(&source)?;
         catalogs.push((source, catalog));
     }

@@ -11,7 +11,7 @@ use crate::cli::args::MountArgs;
 use crate::cli::dataset::Dataset;
 use crate::cli::describe::{Plan, summary};
 use crate::cli::options::UsageError;
-use crate::cli::{readme, text};
+use crate::cli::{molecules, readme, text};
 use crate::mount::{self, Built, IoMode, Log, LogConfig, MountConfig};
 
 /// Mounts a dataset and returns when the mount answers, or, in the foreground, when it has ended.
@@ -69,7 +69,10 @@ fn mount_summary(dataset: &Dataset, mount_point: &Path, io: &str) -> String {
         sources.join(" "),
         mount_point.display(),
         summary(dataset, &Plan::new(dataset)),
-        readme::snippet(&folder),
+        match &dataset.molecules {
+            Some(_) => molecules::readme::snippet(dataset.options.format, &folder),
+            None => readme::snippet(&folder),
+        },
         mount_point.display()
     )
 }
@@ -79,7 +82,7 @@ fn split_paths(paths: &[PathBuf], configured: &[PathBuf]) -> anyhow::Result<(Vec
     let paths = absolute(paths)?;
     let Some((mount_point, sources)) = paths.split_last() else { return Err(usage("no mount point given".into())) };
     let sources = if sources.is_empty() { absolute(configured)? } else { sources.to_vec() };
-    let is_dataset = mount_point.is_file() || is_zarr(mount_point);
+    let is_dataset = mount_point.is_file() || is_zarr(mount_point) || holds_molecules(mount_point);
     if is_dataset {
         return Err(usage(format!(
             "{0}: the last argument is the mount point; {0} is a dataset",
@@ -100,6 +103,12 @@ fn split_paths(paths: &[PathBuf], configured: &[PathBuf]) -> anyhow::Result<(Vec
 
 fn usage(reason: String) -> anyhow::Error {
     UsageError { option: "SOURCE... MNT".into(), reason }.into()
+}
+
+/// An existing directory of `.atp` files. Nobody mounts over one, and a mount point that answers no more is not asked.
+fn holds_molecules(path: &Path) -> bool {
+    path.read_dir()
+        .is_ok_and(|mut entries| entries.any(|e| e.is_ok_and(|e| e.path().extension().is_some_and(|x| x == "atp"))))
 }
 
 fn is_zarr(path: &Path) -> bool {
