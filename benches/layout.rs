@@ -62,6 +62,7 @@ fn schema() -> Schema {
         ],
         obs_names: Some((0..N_ROWS).map(|i| format!("cell-{i:08}")).collect::<Strings>()),
         sources: vec![SourceInfo { path: PathBuf::from("a.h5ad"), kind: "h5ad, csr".into(), rows: 0..N_ROWS }],
+        records: None,
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Layout {
     /// Per column of records: where the first row's entries go, `u64::MAX` if the batch does not hold it. Rows follow each other by the row lengths of
     /// the column's element, or one entry each.
     pub column_offsets: Vec<u64>,
+    /// Bytes that are 1 before records are scattered: marks, of which only those are written where something is missing.
+    pub ones: Vec<Range<u64>>,
     /// Per field: its bytes, for the bound of its size.
     pub fields: Vec<Range<u64>>,
 }

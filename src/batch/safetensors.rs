@@ -59,6 +59,11 @@ impl Safetensors {
         let entries: Vec<Entry<'_>> = fields
             .map(|((field, range), dims)| Entry { name: &field.name, dtype: field.dtype, dims, start: range.start })
             .collect();
+        header::write(self.data_start, layout.size_bytes, &entries, &self.metadata(batch), buffer);
+    }
+
+    /// What stands between the braces of `__metadata__`.
+    fn metadata(&self, batch: BatchContext<'_>) -> String {
         let mut metadata = self.constant_metadata.clone();
         for (e, element) in self.spec.schema.elements.iter().enumerate() {
             let shape = format!("[{},{}]", batch.rows.len(), self.spec.n_cols_out(e));
@@ -66,7 +71,7 @@ impl Safetensors {
         }
         let identity = identity_json(self.spec.seed, &self.spec.fingerprint, batch);
         let _ = write!(metadata, "\"shufflefs\":{}", json(&identity));
-        header::write(self.data_start, layout.size_bytes, &entries, &metadata, buffer);
+        metadata
     }
 
     /// Turns the scattered rows of the elements into their final arrays. Returns the final number of values per element.

@@ -267,7 +267,8 @@ pub trait Store: Send + Sync {
     ) -> Result<u64, ReadError>;
 
     /// Decodes the record of `row`, of which `stored` are the bytes of [`Store::extent`], and hands the bytes of its columns to `sink`. Returns the
-    /// bytes that were decompressed. Only for stores with [`Schema::records`].
+    /// bytes that were decompressed. Only for stores with [`Schema::records`]. Bytes may go past the caches: the caller ends a run of records with a
+    /// [`Fence`](crate::codec::stream_copy::Fence).
     ///
     /// # Errors
     /// [`ReadError::BadRow`] if the record is damaged, or contradicts what was known when the store was opened; `sink` may have taken some columns.

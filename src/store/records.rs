@@ -38,7 +38,7 @@ pub enum ColumnRole {
     Values,
     /// The bytes of a text. A row without the field has none.
     Text,
-    /// 1 where the field is present.
+    /// 1 where the field is present. That is what it is before records are taken apart, so that only what is missing is written.
     Present,
     /// Dimensions of a tensor whose shape differs from row to row; -1 where a tensor has fewer, or is missing.
     Dims,

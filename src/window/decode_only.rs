@@ -15,6 +15,7 @@ use super::assembly::Assembly;
 use super::bad::BadChunks;
 use super::counters::{CounterValues, Counters};
 use super::plan::{PieceTask, ReadOrder, WindowPlan};
+use super::records::ColumnPlaces;
 use super::worker::{Decoder, ThreadBuffers};
 use super::{BatchError, BatchId};
 use crate::batch::{BatchContext, BatchShape, Encoder, Layout};
@@ -200,6 +201,7 @@ impl<W: Iterator<Item = (Pass, u64)>, G: Fn(u64) -> bool> Feed<W, G> {
         }
         plan.pieces = pieces;
         plan.batches = vec![Arc::clone(&sink.assembly), batch];
+        plan.columns = ColumnPlaces::new(store.schema(), &plan.batches);
         Ok(plan)
     }
 }

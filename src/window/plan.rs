@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::assembly::Assembly;
 use super::kept::KeptChunks;
-use super::records::ColumnRule;
+use super::records::ColumnPlaces;
 use crate::store::{ElementKind, Extent, PartRole, Store};
 
 /// Chunks this close to each other are read together: reading a gap costs less than another call.
@@ -37,7 +37,7 @@ pub struct PieceTask {
     pub from: u32,
     /// Number of elements; of a record its stored bytes.
     pub len: u32,
-    /// First byte within the batch's buffer; of a record nothing, it has several places.
+    /// First byte within the batch's buffer; of a record, which has several places there, the row id.
     pub dest: u64,
 }
 
@@ -75,8 +75,8 @@ pub struct WindowPlan {
     pub pieces: Vec<PieceTask>,
     /// Chunks, in the order they are read.
     pub tasks: Vec<ChunkTask>,
-    /// How rows lie in the columns of records.
-    pub columns: Vec<ColumnRule>,
+    /// Where the columns of records lie.
+    pub columns: ColumnPlaces,
     /// Reads.
     pub groups: Vec<Group>,
     /// Files that are read.
@@ -101,11 +101,12 @@ impl WindowPlan {
     #[must_use]
     pub fn new(store: &dyn Store, kept: Option<&KeptChunks>, batches: Vec<Arc<Assembly>>, order: ReadOrder) -> Self {
         let rows = sorted_rows(&batches);
+        let columns = ColumnPlaces::new(store.schema(), &batches);
         let mut plan = Self {
             batches,
             pieces: Vec::new(),
             tasks: Vec::new(),
-            columns: ColumnRule::of_schema(store.schema()),
+            columns,
             groups: Vec::new(),
             files: Vec::new(),
             wanted_bytes: 0,
@@ -173,6 +174,9 @@ impl WindowPlan {
     /// Adds the records of the rows, as runs.
     fn add_records(&mut self, store: &dyn Store, part: usize, rows: &[(u64, u32, u32)]) {
         self.pieces.reserve(rows.len());
+        for batch in &self.batches {
+            batch.expect_pieces(index(batch.rows.len()));
+        }
         for &(row, batch, slot) in rows {
             // Records are numbered like rows.
             let chunk = u32::try_from(row).unwrap_or(u32::MAX);
@@ -181,14 +185,16 @@ impl WindowPlan {
                 self.needed_filtered_bytes += if store.is_plain(part, chunk) { 0 } else { u64::from(piece.len) };
             });
             let extent = store.extent(part, chunk, 0..0, false);
-            let Extent::File { file, address, len, .. } = extent else { continue };
+            let (file, address, len) = match extent {
+                Extent::File { file, address, len, .. } => (file, address, len),
+                Extent::Resident => (0, 0, 0),
+            };
             if self.files.last() != Some(&file) && !self.files.contains(&file) {
                 self.files.push(file);
             }
-            self.batches[batch as usize].expect_piece();
             let at = index(self.pieces.len());
             let from = self.tasks.last_mut().and_then(|run| run.continue_with(file, address, len, at + 1));
-            self.pieces.push(PieceTask { batch, slot, from: from.unwrap_or(0), len, dest: 0 });
+            self.pieces.push(PieceTask { batch, slot, from: from.unwrap_or(0), len, dest: row });
             if from.is_none() {
                 self.tasks.push(ChunkTask { part: index(part), chunk, need: 0..0, pieces: at..at + 1, extent });
             }

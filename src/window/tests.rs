@@ -56,6 +56,7 @@ impl FakeStore {
             columns: Vec::new(),
             obs_names: None,
             sources: vec![SourceInfo { path: PathBuf::from("fake"), kind: String::new(), rows: 0..n_rows }],
+            records: None,
         };
         Self {
             schema,

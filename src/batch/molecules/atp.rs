@@ -64,6 +64,7 @@ impl Encoder for Atp {
             buffer_bytes: size_bytes,
             part_offsets: vec![0; self.spec.schema.parts.len()],
             column_offsets: vec![FIRST_RECORD],
+            ones: Vec::new(),
             fields: vec![schema..index, index..size_bytes],
         }
     }

@@ -79,7 +79,8 @@ impl Encoder for Extxyz {
             }
         }
         let part_offsets = vec![0; self.spec.schema.parts.len()];
-        Layout { size_bytes, buffer_bytes: at, part_offsets, column_offsets, fields: Vec::new() }
+        let ones = self.spec.marks(&column_offsets, shape);
+        Layout { size_bytes, buffer_bytes: at, part_offsets, column_offsets, ones, fields: Vec::new() }
     }
 
     fn finish(&self, layout: &Layout, batch: BatchContext<'_>, buffer: &mut [u8]) {

@@ -86,9 +86,10 @@ impl Encoder for Flat {
                 column_offsets[column] = start;
             }
         }
-        let fields = starts.iter().zip(&n_bytes).map(|(&start, &n)| start..start.saturating_add(n)).collect();
+        let fields: Vec<_> = starts.iter().zip(&n_bytes).map(|(&start, &n)| start..start.saturating_add(n)).collect();
         let part_offsets = vec![0; self.spec.schema.parts.len()];
-        Layout { size_bytes, buffer_bytes: size_bytes, part_offsets, column_offsets, fields }
+        let ones = self.spec.marks(&column_offsets, shape);
+        Layout { size_bytes, buffer_bytes: size_bytes, part_offsets, column_offsets, ones, fields }
     }
 
     fn finish(&self, layout: &Layout, batch: BatchContext<'_>, buffer: &mut [u8]) {

@@ -10,6 +10,7 @@ mod frame;
 mod symbols;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{BatchContext, BatchShape, NameClash, render};
@@ -110,6 +111,13 @@ impl MoleculeSpec {
     /// The columns of records.
     fn columns(&self) -> &[RecordColumn] {
         self.schema.records.as_ref().map_or(&[], |records| &records.columns)
+    }
+
+    /// Where marks lie, in a batch with these columns.
+    fn marks(&self, column_offsets: &[u64], shape: BatchShape<'_>) -> Vec<Range<u64>> {
+        let columns = self.columns().iter().zip(column_offsets);
+        let marks = columns.filter(|(column, offset)| column.role == ColumnRole::Present && **offset != u64::MAX);
+        marks.map(|(_, &offset)| offset..offset.saturating_add(u64::from(shape.n_rows))).collect()
     }
 
     /// The arrays of a batch, in file order: what has one entry per atom, then what has one per molecule by falling item size, then text.

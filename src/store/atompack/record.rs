@@ -138,12 +138,13 @@ impl<'a> Tensor<'a> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+#[allow(clippy::cast_possible_truncation)] // small numbers
+mod tests {
     use super::*;
     use proptest::prelude::*;
 
     /// A record of float32 positions.
-    pub fn encode(n_atoms: u32, sections: &[(u8, &[u8], u8, &[u8])]) -> Vec<u8> {
+    fn encode(n_atoms: u32, sections: &[(u8, &[u8], u8, &[u8])]) -> Vec<u8> {
         let mut out = n_atoms.to_le_bytes().to_vec();
         out.extend((0..n_atoms * 3).flat_map(|i| (i as f32).to_le_bytes()));
         out.extend((0..n_atoms).map(|i| i as u8 + 1));

@@ -1,11 +1,13 @@
 //! Taking a record apart: every section is checked against the schema and copied to its place in a batch.
 //!
 //! Sections of a record stand in the order of the schema, some left out, so the section that a record has next is looked for from behind
-//! the last one: one comparison each as a rule. What is not found is an error, what is not there is filled with NaN or 0 and marked.
+//! the last one: one comparison each as a rule. What is not found is an error, what is not there is filled with NaN or 0 and marked (marks say
+//! "present" until then).
 
 use super::fields::{Field, FieldColumns};
 use super::record::{RawSection, Record, RecordError, Tensor};
 use super::schema::{FileSchema, Payload, Section};
+use crate::codec::stream_copy::copy_under_fence;
 use crate::dtype::DType;
 use crate::num::to_u64;
 use crate::store::records::RecordSink;
@@ -31,8 +33,35 @@ pub struct FilePlan {
 #[derive(Debug)]
 struct SectionPlan {
     section: Section,
+    expected: Expected,
     fill: Fill,
     columns: Option<FieldColumns>,
+}
+
+/// What a payload must be, as it is asked for every section.
+#[derive(Debug, Clone, Copy)]
+enum Expected {
+    /// So many bytes per atom.
+    PerAtom(u64),
+    /// So many bytes.
+    Bytes(u64),
+    /// Bytes that are 0 or 1.
+    Bools(u64),
+    Text,
+    Tensor,
+}
+
+impl Expected {
+    fn of(section: &Section) -> Self {
+        match section.tag.payload() {
+            Payload::Elements { .. } if section.per_atom => Self::PerAtom(u64::from(section.tag.elem_bytes())),
+            Payload::Elements { dtype: DType::Bool, .. } => Self::Bools(u64::from(section.molecule_bytes)),
+            Payload::Elements { .. } => Self::Bytes(u64::from(section.molecule_bytes)),
+            Payload::Text => Self::Text,
+            Payload::Null => Self::Bytes(0),
+            Payload::Tensor { .. } => Self::Tensor,
+        }
+    }
 }
 
 /// What stands for a missing value.
@@ -87,6 +116,7 @@ impl FilePlan {
         let columns = |section: &Section| fields.iter().find(|f| same(&f.section, section)).and_then(|f| f.columns);
         let sections = schema.sections.iter().map(|section| SectionPlan {
             section: section.clone(),
+            expected: Expected::of(section),
             fill: Fill::of(section),
             columns: columns(section),
         });
@@ -171,40 +201,31 @@ impl SectionPlan {
         }
         let payload = raw.payload;
         let len = to_u64(payload.len());
-        let mut values = payload;
-        let mut tensor = None;
-        match section.tag.payload() {
-            Payload::Elements { .. } => {
-                let expected = if section.per_atom {
-                    u64::from(section.tag.elem_bytes()) * u64::from(n_atoms)
-                } else {
-                    u64::from(section.molecule_bytes)
-                };
-                if len != expected {
-                    return Err(section.bad("is of another size than the schema says"));
-                }
-            }
-            Payload::Text => {
-                if std::str::from_utf8(payload).is_err() {
-                    return Err(section.bad("is no UTF-8"));
-                }
-            }
-            Payload::Null if len != 0 => return Err(section.bad("is null, but has bytes")),
-            Payload::Null => {}
-            Payload::Tensor { .. } => {
+        let (mut values, mut tensor) = (payload, None);
+        let size_is_right = match self.expected {
+            Expected::PerAtom(bytes) => len == bytes * u64::from(n_atoms),
+            Expected::Bytes(bytes) | Expected::Bools(bytes) => len == bytes,
+            Expected::Text | Expected::Tensor => true,
+        };
+        if !size_is_right {
+            return Err(section.bad("is of another size than the schema says"));
+        }
+        match self.expected {
+            Expected::Text if std::str::from_utf8(payload).is_err() => return Err(section.bad("is no UTF-8")),
+            Expected::Tensor => {
                 let found = Tensor::parse(payload, section.tag);
                 let found = found.ok_or_else(|| section.bad("has dimensions that do not make up its size"))?;
-                values = found.values;
-                tensor = Some(found);
+                (values, tensor) = (found.values, Some(found));
             }
+            _ => {}
         }
         let Some(columns) = columns else { return Ok(()) };
         if let Some(out) = columns.values.and_then(|column| sink.place(column)) {
             if out.len() != values.len() {
                 return Err(section.bad("is of another size than when the file was opened"));
             }
-            out.copy_from_slice(values);
-            if section.tag.payload().is_bool() {
+            copy_under_fence(values, out);
+            if let Expected::Bools(_) = self.expected {
                 // Readers of BOOL may assume 0 or 1.
                 out.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
             }
@@ -215,16 +236,7 @@ impl SectionPlan {
                 out.copy_from_slice(&u64::from(dim).to_le_bytes());
             }
         }
-        if let Some(out) = sink.place(columns.present) {
-            out.fill(1);
-        }
         Ok(())
-    }
-}
-
-impl Payload {
-    fn is_bool(self) -> bool {
-        matches!(self, Self::Elements { dtype: DType::Bool, .. })
     }
 }
 
@@ -233,7 +245,7 @@ fn copy(sink: &mut dyn RecordSink, column: Option<usize>, values: &[u8], name: &
         if out.len() != values.len() {
             return Err(BadField::Field(name.to_owned(), "is of another size than the index says"));
         }
-        out.copy_from_slice(values);
+        copy_under_fence(values, out);
     }
     Ok(())
 }
