@@ -147,6 +147,7 @@ fn kind_of(store: &AnnDataStore, element: usize) -> &'static str {
     match store.schema().elements[element].kind {
         ElementKind::Sparse { .. } => "csr",
         ElementKind::Dense { .. } => "dense",
+        ElementKind::Lengths => "lengths",
     }
 }
 
