@@ -21,6 +21,8 @@ pub const TEXT_ROOM: usize = 12;
 /// A key of the comment line with a value of fixed width.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {
+    /// The field.
+    pub field: String,
     /// What stands before the value, such as ` energy=`.
     pub open: String,
     /// What stands behind it: a quote, or nothing.
@@ -81,6 +83,8 @@ impl Source {
 /// A key of the comment line with a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
+    /// The field.
+    pub field: String,
     /// What stands before it, up to the quote.
     pub open: String,
     /// Its bytes.
@@ -92,6 +96,8 @@ pub struct Text {
 /// Columns of the atom lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtomColumns {
+    /// The field.
+    pub field: String,
     /// Name in `Properties`.
     pub name: String,
     /// The values; one entry per atom.
@@ -159,8 +165,7 @@ impl Frame {
                 _ => {}
             }
         }
-        let row = Info { open: " row=".into(), close: "", value: Value::Row, width: 5 + width(DType::I64) };
-        frame.infos.push(row);
+        frame.push("row", " row=".into(), "", Value::Row, width(DType::I64));
         frame.refuse_twins();
         frame.properties_width = frame.properties(|_| Some('R'), "species:S:1").len();
         frame
@@ -192,16 +197,16 @@ impl Frame {
 
     fn add_lattice(&mut self, cell: Option<Source>, pbc: Option<Source>) {
         if let Some(cell) = &cell {
-            self.push(" Lattice=\"".into(), "\"", Value::Columns(cell.clone()), 9 * width(cell.dtype));
+            self.push("cell", " Lattice=\"".into(), "\"", Value::Columns(cell.clone()), 9 * width(cell.dtype));
         }
         if cell.is_some() || pbc.is_some() {
-            self.push(" pbc=\"".into(), "\"", Value::Periodic { pbc, cell }, 3 * width(DType::Bool));
+            self.push("pbc", " pbc=\"".into(), "\"", Value::Periodic { pbc, cell }, 3 * width(DType::Bool));
         }
     }
 
-    fn push(&mut self, open: String, close: &'static str, value: Value, value_width: usize) {
+    fn push(&mut self, field: &str, open: String, close: &'static str, value: Value, value_width: usize) {
         let width = open.len() + value_width + close.len();
-        self.infos.push(Info { open, close, value, width });
+        self.infos.push(Info { field: field.to_owned(), open, close, value, width });
     }
 
     fn add_atoms(&mut self, name: &str, source: Source) {
@@ -217,30 +222,30 @@ impl Frame {
         if source.n() == 0 {
             return self.leave_out(name, "it has no values");
         }
-        self.atoms.push(AtomColumns { name: own.to_owned(), source });
+        self.atoms.push(AtomColumns { field: name.to_owned(), name: own.to_owned(), source });
     }
 
     fn add_info(&mut self, name: &str, source: Source) {
         let Some(open) = self.open_key(name) else { return };
         let numbers = source.n() * width(source.dtype);
         if name == "stress" {
-            return self.push(open + "\"", "\"", Value::Columns(source), numbers);
+            return self.push(name, open + "\"", "\"", Value::Columns(source), numbers);
         }
         match source.shape[..] {
-            [] => self.push(open, "", Value::Number(source.clone()), width(source.dtype)),
-            [n] if n > 1 => self.push(open + "\"", "\"", Value::Numbers(source), numbers),
+            [] => self.push(name, open, "", Value::Number(source.clone()), width(source.dtype)),
+            [n] if n > 1 => self.push(name, open + "\"", "\"", Value::Numbers(source), numbers),
             _ => {
                 // "_JSON ", two brackets per array and at most as many commas as values.
                 let arrays: u64 = source.shape.iter().scan(1, |n, dim| Some(std::mem::replace(n, *n * dim))).sum();
                 let room = 6 + 3 * crate::num::to_usize(arrays) + source.n();
-                self.push(open + "\"", "\"", Value::Json(source), numbers + room);
+                self.push(name, open + "\"", "\"", Value::Json(source), numbers + room);
             }
         }
     }
 
     fn add_text(&mut self, name: &str, source: Source, element: ElementId) {
         if let Some(open) = self.open_key(name) {
-            self.texts.push(Text { open: open + "\"", source, element });
+            self.texts.push(Text { field: name.to_owned(), open: open + "\"", source, element });
         }
     }
 
@@ -266,22 +271,16 @@ impl Frame {
     /// Leaves out what has the name of something before it: `energy` and `properties.energy`, or `a0` beside the columns of `a`.
     fn refuse_twins(&mut self) {
         let mut keys = std::collections::HashSet::new();
-        let twin = "another field has this name in extxyz";
         let mut left_out = Vec::new();
-        self.infos.retain(|info| {
-            let is_new = keys.insert(info.open.trim_end_matches('"').to_owned());
+        let mut is_new = |open: &str, field: &str| {
+            let is_new = keys.insert(open.trim_end_matches('"').to_owned());
             if !is_new {
-                left_out.push((info.open.trim_matches([' ', '=', '"']).to_owned(), twin.to_owned()));
+                left_out.push(field.to_owned());
             }
             is_new
-        });
-        self.texts.retain(|text| {
-            let is_new = keys.insert(text.open.trim_end_matches('"').to_owned());
-            if !is_new {
-                left_out.push((text.open.trim_matches([' ', '=', '"']).to_owned(), twin.to_owned()));
-            }
-            is_new
-        });
+        };
+        self.infos.retain(|info| is_new(&info.open, &info.field));
+        self.texts.retain(|text| is_new(&text.open, &text.field));
         let mut names = std::collections::HashSet::new();
         self.atoms.retain(|column| {
             let n = column.source.n();
@@ -290,11 +289,13 @@ impl Frame {
             let is_new = !all.iter().any(|name| names.contains(name));
             names.extend(all);
             if !is_new {
-                left_out.push((column.name.clone(), twin.to_owned()));
+                left_out.push(column.field.clone());
             }
             is_new
         });
-        self.left_out.extend(left_out);
+        for field in left_out {
+            self.leave_out(&field, "another field has this name in extxyz");
+        }
     }
 
     fn leave_out(&mut self, name: &str, why: &str) {

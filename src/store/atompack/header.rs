@@ -222,6 +222,15 @@ fn claimed_generation(bytes: &[u8]) -> Option<u64> {
     r.u64()
 }
 
+/// Gives a slot of [`SLOT_BYTES`] bytes its checksum.
+pub fn seal(slot: &mut [u8]) {
+    if let Some((summed, rest)) = slot.split_at_mut_checked(SUMMED_BYTES)
+        && rest.len() == 4
+    {
+        rest.copy_from_slice(&adler32(summed).to_le_bytes());
+    }
+}
+
 /// Adler-32 of `bytes`.
 fn adler32(bytes: &[u8]) -> u32 {
     const MODULUS: u32 = 65521;
@@ -305,12 +314,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..100), size in any::<u64>(), seal in any::<bool>()) {
+        fn nothing_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..100), size in any::<u64>(), sealed in any::<bool>()) {
             bytes.splice(..bytes.len().min(8), [&MAGIC[..], &VERSION.to_le_bytes()].concat());
             bytes.resize(2 * SLOT_BYTES, 0);
-            if seal {
-                let sum = adler32(&bytes[..SUMMED_BYTES]).to_le_bytes();
-                bytes[SUMMED_BYTES..SLOT_BYTES].copy_from_slice(&sum);
+            if sealed {
+                seal(&mut bytes[..SLOT_BYTES]);
             }
             let _ = choose(&bytes, size);
         }
