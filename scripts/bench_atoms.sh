@@ -9,8 +9,8 @@
 # requirements-atompack.txt says what the peers need.
 #
 #   BENCH_ROUNDS     rounds (5)                       BENCH_MOLECULES  molecules of 64 atoms per file (1000000)
-#   BENCH_SECONDS    per measurement of a peer (5)    BENCH_QM9        an .atp file of small molecules (QM9 of the test data)
-#   BENCH_COLD       molecules read from a cold file (16384)
+#   BENCH_SECONDS    per measurement (5)              BENCH_QM9        an .atp file of small molecules (QM9 of the test data)
+#   BENCH_COLD       molecules read from a cold file (65536)
 #   BENCH_PYTHON     an interpreter with atompack-db, ase and numpy (an environment is made)
 #   SHUFFLEFS_BIN    the binary (built from this checkout, release)
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -22,7 +22,7 @@ if [ "${1:-}" = --write ]; then
 fi
 data=$(realpath -m "${1:-${SHUFFLEFS_BENCH_DATA:-$dev_cache/bench}}")
 peers=${SHUFFLEFS_BENCH:-$root/../shared/bench}
-rounds=${BENCH_ROUNDS:-5} seconds=${BENCH_SECONDS:-5} molecules=${BENCH_MOLECULES:-1000000} cold=${BENCH_COLD:-16384}
+rounds=${BENCH_ROUNDS:-5} seconds=${BENCH_SECONDS:-5} molecules=${BENCH_MOLECULES:-1000000} cold=${BENCH_COLD:-65536}
 qm9=${BENCH_QM9:-${SHUFFLEFS_TEST_DATA:-$root/../shared/data}/atp/qm9_20k.atp}
 export PYTHONDONTWRITEBYTECODE=1
 note() { say "$@" >&2; }
@@ -74,7 +74,7 @@ for ((round = 1; round <= rounds; round++)); do
         file=$data/mol${molecules}x64_$case.atp
         [ "$case" != qm9 ] || file=$qm9
         cat "$file" >/dev/null
-        measure "$case" shufflefs "$file"
+        measure "$case" shufflefs "$file" --seconds "$seconds"
         measure_peers "$case" "$file"
     done
     file=$data/mol${molecules}x64_none.atp

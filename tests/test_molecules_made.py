@@ -364,3 +364,26 @@ def test_lengths_are_kept_in_the_cache(tmp_path, monkeypatch):
     assert images[0] == images[1] and len(images[0]) > 4096
     assert len(list((tmp_path / "cache").glob("*.idx"))) == 3
     assert json.loads(shufflefs("plan", "--json", *options, source).stdout)["dataset"]["n_rows"] == 24
+
+
+def test_an_epoch_is_one_file_for_mace(tmp_path):
+    """What README says: batches one behind the other are a training file, with energies, forces and stresses where MACE looks for them."""
+    from ase.io import read
+
+    sections = [ENERGY, forces(3), array("stress", 10, np.eye(3), kind=0), array("cell", 10, 4 * np.eye(3), kind=0)]
+    source = write(tmp_path, "a.atp", [(3, sections)] * 10)
+    with Mount(source, options=["--format", "extxyz", "--batch-size", "4"]) as mnt:
+        train = tmp_path / "train.extxyz"
+        train.write_bytes(b"".join(path.read_bytes() for path in sorted((mnt / "epoch-00000").glob("batch-*.extxyz"))))
+    frames = read(train, ":", format="extxyz")
+    assert sorted(frame.info["row"] for frame in frames) == list(range(10))
+    for frame in frames:
+        assert frame.get_potential_energy() == -1.5 and frame.get_stress().tolist() == [1, 1, 1, 0, 0, 0]
+        assert frame.get_forces().tolist() == (np.arange(9).reshape(3, 3) / 8).tolist()
+
+
+def test_mace_and_graph_snippets_are_in_the_mount(tmp_path):
+    source = write(tmp_path, "a.atp", [(3, [ENERGY])] * 3)
+    for batch_format, words in (("safetensors", "repeat_interleave"), ("npz", "np.load"), ("atp", "atompack.Database.open"), ("extxyz", "mace_run_train")):
+        text = shufflefs("cat", source, "--format", batch_format, "--path", "README.md").stdout
+        assert words in text and f"batch-0000000.{batch_format}" in text

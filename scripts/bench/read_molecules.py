@@ -2,15 +2,16 @@
 """Reads molecules through one program and adds up every value that arrives. One JSON line.
 
 usage: read_molecules.py PROGRAM FILE.atp [--molecules N] [--seconds S] [--cold] [--binary SHUFFLEFS]
-  shufflefs    a mount of its own, epoch 0 in order, batches of 4,096, each read into one reused buffer
+  shufflefs    a mount of its own, epoch after epoch, batches of 4,096, each read into one reused buffer
   flat256, flat4096   atompack's get_molecules_flat over a random order, its fastest call (RAYON_NUM_THREADS says with how many threads)
   ase          ase.db, rows in random order; the database of the first 20,000 molecules is made beside the file, once
-  --molecules  stop after so many; --seconds: stop then; --cold: evict the file from the page cache before
+  --molecules  stop after so many; --seconds: stop then (the peers: at the latest after all of them); --cold: evict the file before
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -48,12 +49,13 @@ class Meter:
 
 def read_shufflefs(a, meter_of) -> Meter:
     with Server(a.binary, a.file, ["--memory", "2G", "--batch-size", "4096"]) as server:
-        folder = f"{server.mnt}/epoch-00000"
-        names = Path(folder, "batches.txt").read_text().split()
-        buffer = memoryview(bytearray(max(os.stat(f"{folder}/{name}").st_size for name in names)))
+        names = Path(f"{server.mnt}/epoch-00000/batches.txt").read_text().split()
+        largest = max(os.stat(f"{server.mnt}/epoch-00000/{name}").st_size for name in names)
+        # Another epoch has other batches, of about the same size.
+        buffer = memoryview(bytearray(2 * largest))
         meter = meter_of()
-        for name in names:
-            with open(f"{folder}/{name}", "rb", buffering=0) as f:
+        for path in (f"{server.mnt}/epoch-{epoch:05}/{name}" for epoch in itertools.count() for name in names):
+            with open(path, "rb", buffering=0) as f:
                 n = 0
                 while got := f.readinto(buffer[n:]):
                     n += got

@@ -281,7 +281,10 @@ impl Frame {
         };
         self.infos.retain(|info| is_new(&info.open, &info.field));
         self.texts.retain(|text| is_new(&text.open, &text.field));
-        let mut names = std::collections::HashSet::new();
+        // ASE puts these into one dictionary with those of atoms.
+        let results = ["energy", "free_energy", "stress", "dipole", "magmom", "polarization", "dielectric_tensor"];
+        let mut names: std::collections::HashSet<String> =
+            results.into_iter().filter(|key| keys.contains(&format!(" {key}="))).map(str::to_owned).collect();
         self.atoms.retain(|column| {
             let n = column.source.n();
             let expanded = (0..n).map(|i| if n == 1 { column.name.clone() } else { format!("{}{i}", column.name) });
