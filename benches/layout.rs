@@ -70,6 +70,7 @@ fn schema() -> Schema {
             rows: 0..N_ROWS,
             n_vars: N_VARS,
         }],
+        records: None,
     }
 }
 

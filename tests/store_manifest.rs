@@ -154,6 +154,7 @@ fn kind_of(store: &AnnDataStore, element: usize) -> &'static str {
         ElementKind::Sparse { .. } => "csr",
         ElementKind::Dense { .. } => "dense",
         ElementKind::Mixed { .. } => "csr and dense",
+        ElementKind::Lengths => "lengths",
     }
 }
 

@@ -38,7 +38,7 @@ REASONS = {
     "indptr_decreases": r"X/indptr.*\b30\b|X/indptr.*\b31\b",
     "indptr_wrapped_int32": r"X/indptr",
     "obs_column_one_row_short": r"obs/lib.*63",
-    "truncated_at_half": r"31628.*[0-9]{5,}|[0-9]{5,}.*31628",
+    "truncated_at_half": r"31628.*[0-9]{5,}|[0-9]{5,}.*31628|29889.*14944",
     "web_page": r"not (an )?HDF5",
     "mudata_v0.2.4": r"(?i)mudata.*mod",
     "plain_hdf5": r"(?i)\bobs\b|anndata",

@@ -50,15 +50,19 @@ def spread(values: list[float], form: str) -> str:
     return middle if low == high else f"{middle} ({low}-{high})"
 
 
-def machine(results: list[dict]) -> str:
+def machine_name() -> str:
     cpuinfo = Path("/proc/cpuinfo").read_text()
     cpu = next((line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")), platform.machine())
     memory = int(Path("/proc/meminfo").read_text().split("MemTotal:")[1].split()[0]) / 2**20
+    return f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release().split('-')[0]}"
+
+
+def machine(results: list[dict]) -> str:
     loads = [r["load1"] for r in results]
     versions = sorted({f"{r['bench']} {r['peer_version']}" for r in results})
     n_rounds = len(in_order(results, "round"))
     return (
-        f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release().split('-')[0]}; load {min(loads):.1f}-{max(loads):.1f}; "
+        f"{machine_name()}; load {min(loads):.1f}-{max(loads):.1f}; "
         f"{', '.join(versions)}; page cache warm. {n_rounds} round{'s' * (n_rounds > 1)}: median (low-high)."
     )
 

@@ -141,7 +141,7 @@ impl BatchSpec {
             ElementKind::Sparse { .. } if genes.is_some_and(ServedGenes::any_unsettled) => Render::CsrGenes,
             ElementKind::Sparse { .. } => Render::Csr,
             ElementKind::Dense { .. } if genes.is_some() => Render::DenseGenes,
-            ElementKind::Dense { .. } => Render::Dense,
+            ElementKind::Dense { .. } | ElementKind::Lengths => Render::Dense,
             ElementKind::Mixed { .. } if genes.is_some() => Render::MixedGenes,
             ElementKind::Mixed { .. } => Render::Mixed,
         }

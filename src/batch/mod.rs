@@ -17,26 +17,30 @@
 
 mod compact;
 pub mod fields;
+pub mod molecules;
+pub mod npz;
 mod render;
 pub mod safetensors;
 
 use std::ops::Range;
 
-use crate::order::Pass;
+use crate::dtype::DType;
+use crate::order::{self, Pass};
 
-pub use fields::BatchSpec;
+pub use fields::{BatchSpec, NameClash};
+pub use molecules::MoleculeSpec;
 
 /// What fixes the size of a batch file.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchShape<'a> {
     /// Rows, padding included.
     pub n_rows: u32,
-    /// Stored values per element of the schema; 0 for dense elements.
+    /// Stored values per element of the schema; 0 for elements without row lengths.
     pub n_values: &'a [u64],
 }
 
 /// Where everything lies in the buffer of one batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Exact size of the file.
     pub size_bytes: u64,
@@ -45,6 +49,11 @@ pub struct Layout {
     /// Per part of the schema: where the first value of the batch's first row goes. Rows follow each other: by the number of
     /// stored values for sparse elements, by the number of columns for dense ones.
     pub part_offsets: Vec<u64>,
+    /// Per column of records: where the first row's entries go, `u64::MAX` if the batch does not hold it. Rows follow each other by the row lengths of
+    /// the column's element, or one entry each.
+    pub column_offsets: Vec<u64>,
+    /// Bytes that are 1 before records are scattered: marks, of which only those are written where something is missing.
+    pub ones: Vec<Range<u64>>,
     /// Per field: its bytes, for the bound of its size.
     pub fields: Vec<Range<u64>>,
 }
@@ -60,8 +69,36 @@ pub struct BatchContext<'a> {
     pub rows: &'a [u64],
     /// How many of the last rows are padding.
     pub pad_rows: u32,
-    /// Per element of the schema: for sparse ones the `rows.len() + 1` offsets of the rows in the element's values, else empty.
+    /// Per element of the schema: for those with row lengths the `rows.len() + 1` offsets of the rows in the element's values, else empty.
     pub row_starts: &'a [Vec<u32>],
+}
+
+/// One array of a file, as its format writes it down.
+#[derive(Debug, Clone, Copy)]
+struct Entry<'a> {
+    /// Its name.
+    name: &'a str,
+    /// Type of its elements.
+    dtype: DType,
+    /// Its dimensions, row-major.
+    dims: &'a [u64],
+    /// Its first byte in the file.
+    start: u64,
+}
+
+/// What identifies the bytes of a batch, as JSON: never paths or times.
+fn identity_json(seed: u64, fingerprint: &str, batch: BatchContext<'_>) -> String {
+    let epoch = match batch.pass {
+        Pass::Epoch(epoch) => epoch.to_string(),
+        Pass::InOrder => "\"inorder\"".to_owned(),
+    };
+    format!(
+        "{{\"order\":{},\"seed\":{seed},\"epoch\":{epoch},\"batch\":{},\"fingerprint\":{},\"pad_rows\":{}}}",
+        serde_json::Value::from(order::VERSION),
+        batch.batch,
+        serde_json::Value::from(fingerprint),
+        batch.pad_rows
+    )
 }
 
 /// One batch format.

@@ -6,7 +6,7 @@ use super::BatchContext;
 use super::fields::{BatchSpec, Content, text_width};
 use crate::dtype::DType;
 use crate::num::to_usize;
-use crate::store::{ColumnData, GeneMap, Strings};
+use crate::store::{ColumnData, GeneMap, SourceInfo, Strings};
 
 /// Two disjoint ranges of one buffer, in the order asked for.
 pub(super) fn two_ranges(buffer: &mut [u8], a: Range<u64>, b: Range<u64>) -> (&mut [u8], &mut [u8]) {
@@ -75,10 +75,7 @@ pub(super) fn fill_resident(spec: &BatchSpec, content: Content, batch: BatchCont
     let rows = batch.rows;
     match content {
         Content::Row => fill_each(rows, out, |&row| row.to_le_bytes()),
-        Content::Source => fill_each(rows, out, |&row| {
-            let source = schema.source_of(row);
-            i32::try_from(source).unwrap_or(i32::MAX).to_le_bytes()
-        }),
+        Content::Source => fill_sources(&schema.sources, rows, out),
         Content::Shape(e) => {
             let shape = [rows.len() as u64, spec.n_cols_out(e)];
             fill_each(&shape, out, |n| n.to_le_bytes());
@@ -115,6 +112,14 @@ pub(super) fn fill_resident(spec: &BatchSpec, content: Content, batch: BatchCont
         // Filled by the scatter, or by the encoder.
         Content::Data(_) | Content::Indices(_) | Content::IndPtr(_) | Content::Total(_) | Content::Matrix(_) => {}
     }
+}
+
+/// Writes the number of the source of each row.
+pub(super) fn fill_sources(sources: &[SourceInfo], rows: &[u64], out: &mut [u8]) {
+    fill_each(rows, out, |&row| {
+        let source = sources.partition_point(|s| s.rows.end <= row);
+        i32::try_from(source).unwrap_or(i32::MAX).to_le_bytes()
+    });
 }
 
 /// Writes `bytes(item)` for each item, one after the other.

@@ -1,33 +1,14 @@
-//! The safetensors format (<https://github.com/huggingface/safetensors>, "Format").
-//!
-//! ```text
-//! u64 le  N                      header length; 8 + N is a multiple of 4096
-//! N bytes JSON                   padded with spaces at the end
-//! buffer                         tensors back to back in offset order
-//! ```
-//!
-//! The format allows no holes, so the gap before a tensor that is to start at a multiple of 64 is a tensor of its own, `__pad0`,
-//! `__pad1`, ... The same covers what gene selection leaves unused behind a compacted tensor. The header is sized once, for
-//! the largest numbers that any batch can need, so every batch has its data at the same offset.
+//! safetensors batches of cells: where every field lies, and what the rows become once they are scattered. [`header`] is the format itself.
+
+pub(super) mod header;
 
 use std::fmt::Write as _;
 use std::ops::Range;
 
 use super::fields::{BatchSpec, Content, Field, NameClash, Render};
-use super::{BatchContext, BatchShape, Encoder, Layout, compact, render};
-use crate::dtype::DType;
+use super::{BatchContext, BatchShape, Encoder, Entry, Layout, compact, identity_json, render};
 use crate::num::to_usize;
-use crate::order::{self, Pass};
-
-/// Tensors start at multiples of this, so that any reader can view them in place.
-const TENSOR_ALIGN: u64 = 64;
-
-/// The buffer starts at a multiple of this: a page, so that a mapping of it is aligned too.
-const DATA_ALIGN: u64 = 4096;
-
-/// Room in the header for what varies from batch to batch: 20 digits for each of up to four numbers, and the JSON around
-/// them. A test holds the header of the largest numbers against it.
-const ENTRY_BYTES: usize = 160;
+use header::{TENSOR_ALIGN, json};
 
 /// Encoder of safetensors batches.
 pub struct Safetensors {
@@ -50,12 +31,10 @@ impl Safetensors {
         for (key, text) in spec.constant_metadata() {
             let _ = write!(constant_metadata, "{}:{},", json(&key), json(&text));
         }
-        let names: usize = fields.iter().map(|f| json(&f.name).len()).sum();
-        // One gap before and one behind every tensor, and the varying metadata: shapes and identity.
-        let entries = 3 * fields.len() + spec.schema.elements.len() + 8;
         let element_names: usize = spec.schema.elements.iter().map(|e| json(&e.name).len()).sum();
-        let header = constant_metadata.len() + names + element_names + entries * ENTRY_BYTES + spec.fingerprint.len();
-        let data_start = crate::num::align_up(8 + header as u64, DATA_ALIGN).unwrap_or(u64::MAX);
+        let shapes = element_names + spec.schema.elements.len() * header::ENTRY_BYTES;
+        let metadata = constant_metadata.len() + shapes + spec.fingerprint.len();
+        let data_start = header::data_start(fields.iter().map(|field| field.name.as_str()), metadata);
         Ok(Self { spec, fields, constant_metadata, data_start })
     }
 
@@ -72,67 +51,26 @@ impl Safetensors {
         }
     }
 
-    /// The header: one entry per tensor and per gap, in file order, then `__metadata__`. Gaps are zeroed on the way.
+    /// The header, with the final shapes.
     fn write_header(&self, layout: &Layout, batch: BatchContext<'_>, n_values: &[u64], buffer: &mut [u8]) {
-        let mut text = String::with_capacity(to_usize(self.data_start));
-        text.push('{');
-        let (mut at, mut n_pads) = (self.data_start, 0);
-        let mut pad_to = |at: u64, start: u64, text: &mut String, buffer: &mut [u8]| {
-            if at < start {
-                buffer[to_usize(at)..to_usize(start)].fill(0);
-                let (from, to) = (at - self.data_start, start - self.data_start);
-                let _ = write!(
-                    text,
-                    "\"__pad{n_pads}\":{{\"dtype\":\"U8\",\"shape\":[{}],\"data_offsets\":[{from},{to}]}},",
-                    to - from
-                );
-                n_pads += 1;
-            }
-        };
-        for (field, range) in self.fields.iter().zip(&layout.fields) {
-            pad_to(at, range.start, &mut text, buffer);
-            let dims = self.dims(field, batch, n_values);
-            let len = dims.iter().product::<u64>() * field.dtype.size_bytes() as u64;
-            let from = range.start - self.data_start;
-            let dtype = dtype_name(field.dtype);
-            let _ = write!(
-                text,
-                "{}:{{\"dtype\":\"{dtype}\",\"shape\":{dims:?},\"data_offsets\":[{from},{}]}},",
-                json(&field.name),
-                from + len
-            );
-            at = range.start + len;
-        }
-        pad_to(at, layout.size_bytes, &mut text, buffer);
-        self.write_metadata(batch, &mut text);
-        text.push('}');
-        let header = &mut buffer[..to_usize(self.data_start)];
-        header[..8].copy_from_slice(&(self.data_start - 8).to_le_bytes());
-        let (json, spaces) = header[8..].split_at_mut(text.len());
-        json.copy_from_slice(text.as_bytes());
-        spaces.fill(b' ');
+        let dims: Vec<Vec<u64>> = self.fields.iter().map(|field| self.dims(field, batch, n_values)).collect();
+        let fields = self.fields.iter().zip(&layout.fields).zip(&dims);
+        let entries: Vec<Entry<'_>> = fields
+            .map(|((field, range), dims)| Entry { name: &field.name, dtype: field.dtype, dims, start: range.start })
+            .collect();
+        header::write(self.data_start, layout.size_bytes, &entries, &self.metadata(batch), buffer);
     }
 
-    fn write_metadata(&self, batch: BatchContext<'_>, text: &mut String) {
-        let spec = &self.spec;
-        let _ = write!(text, "\"__metadata__\":{{{}", self.constant_metadata);
-        for (e, element) in spec.schema.elements.iter().enumerate() {
-            let shape = format!("[{},{}]", batch.rows.len(), spec.n_cols_out(e));
-            let _ = write!(text, "{}:{},", json(&format!("{}.shape", element.name)), json(&shape));
+    /// What stands between the braces of `__metadata__`.
+    fn metadata(&self, batch: BatchContext<'_>) -> String {
+        let mut metadata = self.constant_metadata.clone();
+        for (e, element) in self.spec.schema.elements.iter().enumerate() {
+            let shape = format!("[{},{}]", batch.rows.len(), self.spec.n_cols_out(e));
+            let _ = write!(metadata, "{}:{},", json(&format!("{}.shape", element.name)), json(&shape));
         }
-        let epoch = match batch.pass {
-            Pass::Epoch(epoch) => epoch.to_string(),
-            Pass::InOrder => json("inorder"),
-        };
-        let identity = format!(
-            "{{\"order\":{},\"seed\":{},\"epoch\":{epoch},\"batch\":{},\"fingerprint\":{},\"pad_rows\":{}}}",
-            json(order::VERSION),
-            spec.seed,
-            batch.batch,
-            json(&spec.fingerprint),
-            batch.pad_rows
-        );
-        let _ = write!(text, "\"shufflefs\":{}}}", json(&identity));
+        let identity = identity_json(self.spec.seed, &self.spec.fingerprint, batch);
+        let _ = write!(metadata, "\"shufflefs\":{}", json(&identity));
+        metadata
     }
 
     /// Turns the scattered rows of the elements into their final arrays. Returns the final number of values per element.
@@ -297,7 +235,7 @@ impl Encoder for Safetensors {
                 at = offset.saturating_add(n.saturating_mul(element.served(part.role).size_bytes() as u64));
             }
         }
-        Layout { size_bytes, buffer_bytes: at, part_offsets, fields }
+        Layout { size_bytes, buffer_bytes: at, part_offsets, fields, ..Layout::default() }
     }
 
     fn finish(&self, layout: &Layout, batch: BatchContext<'_>, buffer: &mut [u8]) {
@@ -311,29 +249,6 @@ impl Encoder for Safetensors {
             );
         }
         self.write_header(layout, batch, &n_values, buffer);
-    }
-}
-
-/// `text` as a JSON string, quotes included.
-fn json(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
-}
-
-/// The format's name of a type.
-fn dtype_name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::Bool => "BOOL",
-        DType::U8 => "U8",
-        DType::I8 => "I8",
-        DType::U16 => "U16",
-        DType::I16 => "I16",
-        DType::F16 => "F16",
-        DType::U32 => "U32",
-        DType::I32 => "I32",
-        DType::F32 => "F32",
-        DType::U64 => "U64",
-        DType::I64 => "I64",
-        DType::F64 => "F64",
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use serde::{Deserialize, Serialize};
 
-/// Mounts AnnData datasets as directories of shuffled batch files.
+/// Mounts AnnData and Atompack datasets as directories of shuffled batch files.
 #[derive(Debug, Parser)]
 #[command(name = "shufflefs", version, about, max_term_width = 110, disable_help_subcommand = true)]
 pub struct Cli {
@@ -64,10 +64,14 @@ pub struct DatasetArgs {
     #[serde(skip)]
     pub drop_last: bool,
 
-    /// Format of batch files [default: safetensors]
-    #[arg(long, value_name = "FORMAT", help_heading = "Content")]
+    /// Format of batch files; npz, atp and extxyz are for molecules [default: safetensors]
+    #[arg(long, value_name = "safetensors|npz|atp|extxyz", help_heading = "Content")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
+    /// Fields of molecules; auto is all of them [default: auto]
+    #[arg(long, value_name = "auto|all|a,b", value_delimiter = ',', help_heading = "Content")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<String>,
     /// The matrix: X, raw/X, layers/NAME, or none [default: X]
     #[arg(long, value_name = "PATH", help_heading = "Content")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -317,6 +321,7 @@ impl DatasetArgs {
             tail: self.tail.or(if self.drop_last { None } else { base.tail }),
             drop_last: self.drop_last,
             format: self.format.or(base.format),
+            fields: list(self.fields, base.fields),
             x: self.x.or(base.x),
             layers: list(self.layers, base.layers),
             obsm: list(self.obsm, base.obsm),

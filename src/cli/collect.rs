@@ -126,7 +126,7 @@ pub fn newest(sources: &[PathBuf]) -> SystemTime {
 
 /// The cache folder of the options, else the one of the user. `$SHUFFLEFS_CACHE_MIN_ROWS` and `$SHUFFLEFS_REWRITE_MEMORY` are for tests of
 /// small sources.
-fn cache_config(options: &Options) -> CacheConfig {
+pub fn cache_config(options: &Options) -> CacheConfig {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let memory_bytes = options.memory_bytes.unwrap_or(RewriteConfig::DEFAULT_MEMORY_BYTES);
     let rewrite = RewriteConfig {

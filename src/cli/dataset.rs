@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
 
-use super::collect;
-use super::memory;
-use super::options::Options;
+use super::molecules::{self, Molecules};
+use super::options::{Format, Options, UsageError};
 use super::sources::Sources;
+use super::{collect, memory, text};
 use crate::batch::safetensors::Safetensors;
 use crate::batch::{BatchSpec, Encoder};
 use crate::order::defaults;
@@ -59,6 +59,8 @@ pub struct Dataset {
     pub warnings: Vec<String>,
     /// What joining the genes of sources cost, if they differ.
     pub loss: Option<Loss>,
+    /// Facts about molecules, if the sources hold such.
+    pub molecules: Option<Molecules>,
     /// Memory and threads.
     pub resources: Resources,
     /// Newest modification time of the sources.
@@ -96,48 +98,34 @@ impl Dataset {
     /// # Errors
     /// One line that names the file, the element, the reason and the way out.
     pub fn open(sources: &Sources, options: Options) -> anyhow::Result<Self> {
-        let Sources { paths: sources, shuffled } = sources;
-        let Collected { mut store, gene_mask, left_out, mut warnings, loss } = collect::collect(sources, &options)?;
-        let modified = collect::newest(sources);
-        store.serve_as(options.x_dtype, options.index_dtype)?;
-        let (choice, missing_genes) = choose_genes(store.schema(), gene_mask, &options)?;
-        if let Some(choice) = &choice {
-            store.choose_genes(choice);
-        }
-        if let Some((loss, source)) = &loss {
-            warnings.push(collect::loss_text(*loss, source, options.join));
-        }
-        let store: Arc<dyn Store> = Arc::new(store);
-        let order = make_order(&*store, &options, *shuffled)?;
+        let content = match sources.molecules {
+            true => molecules::open(&sources.paths, &options)?,
+            false => open_cells(&sources.paths, &options)?,
+        };
+        let Content { store, spec, encoder, genes, missing_genes, left_out, mut warnings, loss, molecules } = content;
+        let order = make_order(&*store, &options, sources.shuffled)?;
         let last = order.n_rows() % u64::from(order.batch_size());
         if last == 1 && options.tail == crate::order::Tail::Keep {
             warnings.push(
                 "the last batch of an epoch has one row, on which batch norm fails: --tail drop or pad".to_owned(),
             );
         }
-        let schema = Arc::new(store.schema().clone());
-        let names = batch_genes(&schema, choice.as_ref(), &missing_genes, &options)?;
-        let spec = BatchSpec {
-            schema,
-            dense: options.dense,
-            seed: options.seed,
-            fingerprint: fingerprint(&*store, &names, options.dense),
-        };
-        let encoder: Arc<dyn Encoder> = Arc::new(Safetensors::new(spec.clone())?);
         check_int32(&*store, &order)?;
         let resources = Resources::new(&*store, &order, &*encoder, &options)?;
+        let modified = modified(&sources.paths, molecules.as_ref());
         Ok(Self {
-            sources: sources.to_vec(),
+            sources: sources.paths.clone(),
             options,
             store,
             order: Arc::new(order),
             spec,
             encoder,
-            genes: names,
+            genes,
             missing_genes,
             left_out,
             warnings,
-            loss: loss.map(|(loss, _)| loss),
+            loss,
+            molecules,
             resources,
             modified,
         })
@@ -185,11 +173,67 @@ impl Dataset {
     }
 }
 
+/// What one family of sources makes of them.
+pub(super) struct Content {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) spec: BatchSpec,
+    pub(super) encoder: Arc<dyn Encoder>,
+    pub(super) genes: Strings,
+    pub(super) missing_genes: Vec<String>,
+    pub(super) left_out: Vec<(String, String)>,
+    pub(super) warnings: Vec<String>,
+    pub(super) loss: Option<Loss>,
+    pub(super) molecules: Option<Molecules>,
+}
+
+/// Opens sources of cells.
+fn open_cells(sources: &[PathBuf], options: &Options) -> anyhow::Result<Content> {
+    refuse_molecule_options(options)?;
+    let Collected { mut store, gene_mask, left_out, mut warnings, loss } = collect::collect(sources, options)?;
+    store.serve_as(options.x_dtype, options.index_dtype)?;
+    let (choice, missing_genes) = choose_genes(store.schema(), gene_mask, options)?;
+    if let Some(choice) = &choice {
+        store.choose_genes(choice);
+    }
+    if let Some((loss, source)) = &loss {
+        warnings.push(collect::loss_text(*loss, source, options.join));
+    }
+    let store: Arc<dyn Store> = Arc::new(store);
+    let schema = Arc::new(store.schema().clone());
+    let genes = batch_genes(&schema, choice.as_ref(), &missing_genes, options)?;
+    let fingerprint = fingerprint(&*store, &genes, options.dense);
+    let spec = BatchSpec { schema, dense: options.dense, seed: options.seed, fingerprint };
+    let encoder: Arc<dyn Encoder> = Arc::new(Safetensors::new(spec.clone())?);
+    let loss = loss.map(|(loss, _)| loss);
+    Ok(Content { store, spec, encoder, genes, missing_genes, left_out, warnings, loss, molecules: None })
+}
+
+/// Refuses options that only make sense for molecules.
+fn refuse_molecule_options(options: &Options) -> Result<(), UsageError> {
+    let (option, reason) = match (options.format, &options.fields) {
+        (Format::Safetensors, None) => return Ok(()),
+        (Format::Safetensors, Some(_)) => {
+            ("--fields".to_owned(), "is for molecules; cells have --obs, --layers, --obsm")
+        }
+        (format, _) => (format!("--format {}", format.name()), "is for molecules; cells are served as safetensors"),
+    };
+    Err(UsageError { option, reason: reason.to_owned() })
+}
+
+/// When the newest source was last modified.
+fn modified(sources: &[PathBuf], molecules: Option<&Molecules>) -> SystemTime {
+    let Some(molecules) = molecules else { return collect::newest(sources) };
+    let files: Vec<PathBuf> = molecules.files.iter().map(|file| file.path.clone()).collect();
+    collect::newest(&files).max(collect::newest(sources))
+}
+
 /// Blocks, window and order from the store and the options.
 fn make_order(store: &dyn Store, options: &Options, shuffled: bool) -> anyhow::Result<Order> {
     if let (0, Some(source)) = (store.schema().n_rows, store.schema().sources.first()) {
         let others = if store.schema().sources.len() > 1 { ", nor has any other source" } else { "" };
-        bail!("{}: obs: has no rows{others}; there is nothing to serve", source.path.display());
+        let what =
+            if store.schema().records.is_some() { "file: has no committed molecules" } else { "obs: has no rows" };
+        bail!("{}: {what}{others}; there is nothing to serve", source.path.display());
     }
     let sources: Vec<SourceRows> = store
         .chunk_borders()
@@ -210,7 +254,7 @@ fn make_order(store: &dyn Store, options: &Options, shuffled: bool) -> anyhow::R
 /// Row pointers of a batch are int32.
 fn check_int32(store: &dyn Store, order: &Order) -> anyhow::Result<()> {
     for (e, element) in store.schema().elements.iter().enumerate() {
-        if element.kind.sparse().is_some() {
+        if element.kind.has_row_lengths() {
             let (m, longest) = (u64::from(order.batch_size()), u64::from(store.max_row_len(e)));
             if m.saturating_mul(longest) > u64::from(u32::MAX >> 1) {
                 bail!(
@@ -284,13 +328,13 @@ fn read_gene_list(file: &Path) -> anyhow::Result<Vec<String>> {
         bail!(
             "--genes {}: expected a text file of gene names, at most {}",
             file.display(),
-            super::text::bytes(MAX_GENE_LIST_BYTES)
+            text::bytes(MAX_GENE_LIST_BYTES)
         );
     }
-    let text = std::fs::read_to_string(file).with_context(context)?;
+    let list = std::fs::read_to_string(file).with_context(context)?;
     // Some editors begin a text with a byte-order mark.
-    let text = text.trim_start_matches('\u{feff}');
-    let genes: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    let list = list.trim_start_matches('\u{feff}');
+    let genes: Vec<String> = list.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
     if genes.is_empty() {
         bail!("--genes {}: the file names no gene; expected one name per line", file.display());
     }
@@ -364,10 +408,10 @@ impl Resources {
             bail!(
                 "--memory {}: a batch of {m} of the longest rows takes {}, buffers {}, and the index of the dataset {}; \
                  use --memory {}M or more, or a smaller --batch-size",
-                super::text::bytes(memory_bytes),
-                super::text::bytes(largest),
-                super::text::bytes(scratch_bytes),
-                super::text::bytes(store_bytes),
+                text::bytes(memory_bytes),
+                text::bytes(largest),
+                text::bytes(scratch_bytes),
+                text::bytes(store_bytes),
                 needed.div_ceil(1 << 20)
             );
         }

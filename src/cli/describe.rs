@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::dataset::Dataset;
+use super::molecules;
 use super::text::{bytes, count, plural};
 use crate::batch::fields::{categories_json, text_width};
 use crate::order::{self, Pass, RankPolicy, Tail};
@@ -15,9 +16,10 @@ const EXAMPLE_CLASSES: u64 = 14;
 /// `dataset.json`: schema, columns, categories with their counts, sources, options, order.
 #[must_use]
 pub fn dataset_json(d: &Dataset) -> Value {
+    if let Some(m) = &d.molecules {
+        return molecules::describe::dataset_json(d, m);
+    }
     let schema = d.schema();
-    let stats = d.order.block_stats();
-    let epoch = Pass::Epoch(0);
     json!({
         "shufflefs": env!("CARGO_PKG_VERSION"),
         "fingerprint": d.spec.fingerprint,
@@ -29,26 +31,8 @@ pub fn dataset_json(d: &Dataset) -> Value {
         "obs_names": schema.obs_names.as_ref().map(|names| json!({"width": text_width(names.max_len())})),
         "missing_genes": d.missing_genes,
         "left_out": d.left_out.iter().map(|(name, why)| json!({"name": name, "reason": why})).collect::<Vec<_>>(),
-        "sources": schema.sources.iter().zip(d.order.blocks().sources()).map(|(s, (_, block_rows))| json!({
-            "path": s.path.display().to_string(),
-            "kind": s.kind,
-            "n_vars": s.n_vars,
-            "rows": [s.rows.start, s.rows.end],
-            "block_rows": block_rows,
-        })).collect::<Vec<_>>(),
-        "order": {
-            "version": order::VERSION,
-            "seed": d.order.seed(),
-            "batch_size": d.order.batch_size(),
-            "fetch_factor": d.order.fetch_factor(),
-            "tail": tail_name(d.order.tail()),
-            "ranks": match d.options.ranks { RankPolicy::Drop => "drop", RankPolicy::Repeat => "repeat" },
-            "n_batches": d.order.n_batches(epoch),
-            "n_windows": d.order.n_windows(epoch),
-            "n_batches_inorder": d.order.n_batches(Pass::InOrder),
-            "blocks": blocks_json(d),
-            "blocks_per_window": stats.blocks_per_window,
-        },
+        "sources": sources_json(d),
+        "order": order_json(d),
         "join": (schema.sources.len() > 1).then(|| json!({
             "how": d.options.join.name(),
             "n_vars_all_sources": d.loss.map_or(schema.n_vars, |loss| loss.n_union as u64),
@@ -63,6 +47,39 @@ pub fn dataset_json(d: &Dataset) -> Value {
     })
 }
 
+/// The sources, and how each is cut into blocks.
+pub(super) fn sources_json(d: &Dataset) -> Value {
+    let sources = d.schema().sources.iter().zip(d.order.blocks().sources());
+    let json = sources.map(|(s, (_, block_rows))| {
+        json!({
+            "path": s.path.display().to_string(),
+            "kind": s.kind,
+            "n_vars": s.n_vars,
+            "rows": [s.rows.start, s.rows.end],
+            "block_rows": block_rows,
+        })
+    });
+    json.collect()
+}
+
+/// All that the order depends on.
+pub(super) fn order_json(d: &Dataset) -> Value {
+    let epoch = Pass::Epoch(0);
+    json!({
+        "version": order::VERSION,
+        "seed": d.order.seed(),
+        "batch_size": d.order.batch_size(),
+        "fetch_factor": d.order.fetch_factor(),
+        "tail": tail_name(d.order.tail()),
+        "ranks": match d.options.ranks { RankPolicy::Drop => "drop", RankPolicy::Repeat => "repeat" },
+        "n_batches": d.order.n_batches(epoch),
+        "n_windows": d.order.n_windows(epoch),
+        "n_batches_inorder": d.order.n_batches(Pass::InOrder),
+        "blocks": blocks_json(d),
+        "blocks_per_window": d.order.block_stats().blocks_per_window,
+    })
+}
+
 fn blocks_json(d: &Dataset) -> Value {
     let stats = d.order.block_stats();
     json!({"n": stats.n_blocks, "mean_rows": stats.mean_rows, "cv": stats.cv})
@@ -70,7 +87,7 @@ fn blocks_json(d: &Dataset) -> Value {
 
 fn element_json(d: &Dataset, i: usize, e: &Element) -> Value {
     let encoding = if d.spec.is_csr(i) { "csr" } else { "dense" };
-    let n_values = e.kind.sparse().map(|_| d.store.n_values(i));
+    let n_values = e.kind.has_row_lengths().then(|| d.store.n_values(i));
     json!({
         "name": e.name,
         "encoding": encoding,
@@ -78,6 +95,7 @@ fn element_json(d: &Dataset, i: usize, e: &Element) -> Value {
             ElementKind::Sparse { .. } => "csr",
             ElementKind::Dense { .. } => "dense",
             ElementKind::Mixed { .. } => "csr and dense",
+            ElementKind::Lengths => "lengths",
         },
         "dtype": e.dtype.numpy_name(),
         "index_dtype": n_values.map(|_| e.index_dtype.numpy_name()),
@@ -229,7 +247,8 @@ pub fn warnings(d: &Dataset, plan: &Plan) -> Vec<String> {
 /// The summary, some lines of text.
 #[must_use]
 pub fn summary(d: &Dataset, plan: &Plan) -> String {
-    let mut lines = vec![rows_line(d), batches_line(d)];
+    let rows = d.molecules.as_ref().map_or_else(|| rows_line(d), |m| molecules::describe::rows_line(d, m));
+    let mut lines = vec![rows, batches_line(d)];
     lines.extend(sources_line(d));
     let stats = d.order.block_stats();
     let how = if d.options.block_size.is_none() && d.order.blocks().sources().all(|(_, fixed)| fixed.is_none()) {

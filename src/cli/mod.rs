@@ -10,6 +10,7 @@ mod commands;
 pub mod dataset;
 mod describe;
 mod memory;
+mod molecules;
 pub mod options;
 mod progress;
 mod readme;

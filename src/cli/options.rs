@@ -6,6 +6,7 @@ use super::args::DatasetArgs;
 use crate::dtype::DType;
 use crate::order::{RankPolicy, Tail};
 use crate::store::anndata::{NamesChoice, ObsChoice, Selection};
+use crate::store::atompack::FieldsChoice;
 use crate::store::collection::Join;
 
 /// An option that does not make sense: exit code 2.
@@ -22,6 +23,39 @@ fn usage(option: impl Into<String>, reason: impl Into<String>) -> UsageError {
     UsageError { option: option.into(), reason: reason.into() }
 }
 
+/// Format of batch files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Named tensors.
+    Safetensors,
+    /// numpy archives of molecules.
+    Npz,
+    /// Atompack databases.
+    Atp,
+    /// Extended XYZ: text.
+    Extxyz,
+}
+
+impl Format {
+    /// The name that is typed, also the extension of files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Safetensors => "safetensors",
+            Self::Npz => "npz",
+            Self::Atp => "atp",
+            Self::Extxyz => "extxyz",
+        }
+    }
+
+    fn new(name: Option<&str>) -> Result<Self, UsageError> {
+        let Some(name) = name else { return Ok(Self::Safetensors) };
+        let all = [Self::Safetensors, Self::Npz, Self::Atp, Self::Extxyz];
+        let expected = "expected safetensors or, for molecules, npz, atp or extxyz";
+        all.into_iter().find(|format| format.name() == name).ok_or_else(|| usage(format!("--format {name}"), expected))
+    }
+}
+
 /// Validated options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -35,6 +69,10 @@ pub struct Options {
     pub seed: u64,
     /// What becomes of a short last batch.
     pub tail: Tail,
+    /// Format of batch files.
+    pub format: Format,
+    /// Which fields of molecules take part; `None`: nothing was said.
+    pub fields: Option<FieldsChoice>,
     /// Which parts of the dataset take part.
     pub selection: Selection,
     /// Sparse rows as dense ones.
@@ -79,9 +117,6 @@ impl Options {
     /// # Errors
     /// [`UsageError`] naming the option, the value and what would be right.
     pub fn new(args: &DatasetArgs) -> Result<Self, UsageError> {
-        if let Some(format) = args.format.as_deref().filter(|&f| f != "safetensors") {
-            return Err(usage(format!("--format {format}"), "expected safetensors"));
-        }
         let tail = match (args.drop_last, args.tail.as_deref()) {
             (true, _) | (_, Some("drop")) => Tail::Drop,
             (_, None | Some("keep")) => Tail::Keep,
@@ -112,6 +147,8 @@ impl Options {
             fetch_factor: number_or_auto("--fetch-factor", args.fetch_factor.as_deref())?,
             seed: args.seed.unwrap_or(0),
             tail,
+            format: Format::new(args.format.as_deref())?,
+            fields: fields(args)?,
             selection: selection(args, genes_column)?,
             dense: args.dense.unwrap_or(false),
             x_dtype: dtype("--x-dtype", args.x_dtype.as_deref(), |dtype| dtype != DType::Bool)?,
@@ -150,9 +187,7 @@ fn selection(args: &DatasetArgs, genes_column: Option<String>) -> Result<Selecti
         Some(path) => Some(path.to_owned()),
     };
     for (option, list) in [("--layers", &args.layers), ("--obsm", &args.obsm), ("--obs", &args.obs)] {
-        if let Some(twice) = list.iter().enumerate().find_map(|(i, name)| list[..i].contains(name).then_some(name)) {
-            return Err(usage(format!("{option} {}", list.join(",")), format!("{twice} is named twice")));
-        }
+        refuse_twice(option, list)?;
     }
     Ok(Selection {
         x,
@@ -163,6 +198,22 @@ fn selection(args: &DatasetArgs, genes_column: Option<String>) -> Result<Selecti
         genes_column,
         one_of_many: false,
     })
+}
+
+fn fields(args: &DatasetArgs) -> Result<Option<FieldsChoice>, UsageError> {
+    refuse_twice("--fields", &args.fields)?;
+    Ok(match args.fields.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => None,
+        ["auto" | "all"] => Some(FieldsChoice::All),
+        _ => Some(FieldsChoice::Named(args.fields.clone())),
+    })
+}
+
+fn refuse_twice(option: &str, list: &[String]) -> Result<(), UsageError> {
+    match list.iter().enumerate().find_map(|(i, name)| list[..i].contains(name).then_some(name)) {
+        Some(twice) => Err(usage(format!("{option} {}", list.join(",")), format!("{twice} is named twice"))),
+        None => Ok(()),
+    }
 }
 
 fn dtype(option: &str, name: Option<&str>, allowed: impl Fn(DType) -> bool) -> Result<Option<DType>, UsageError> {

@@ -32,6 +32,9 @@ for batch in batches({quoted}):
 /// The file: what this is, how to read it.
 #[must_use]
 pub fn readme(d: &Dataset, mount_point: &str) -> String {
+    if let Some(m) = &d.molecules {
+        return super::molecules::readme::readme(d, m, mount_point);
+    }
     let schema = d.schema();
     let n = d.order.n_batches(Pass::Epoch(0));
     let m = d.order.batch_size();

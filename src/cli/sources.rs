@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
+use super::molecules;
 use crate::store::anndata::{self, SourceSpec};
 
 /// Ends of the names of AnnData sources in a folder.
@@ -30,6 +31,8 @@ pub struct Sources {
     pub paths: Vec<PathBuf>,
     /// True if all of them say that their rows are shuffled already.
     pub shuffled: bool,
+    /// True if they hold molecules: the paths are then as given, and folders are looked through when they are opened.
+    pub molecules: bool,
 }
 
 impl Sources {
@@ -38,13 +41,17 @@ impl Sources {
     /// # Errors
     /// If one matches nothing, cannot be looked at, or gives a source twice.
     pub fn resolve(arguments: &[PathBuf], base: &Path) -> anyhow::Result<Self> {
-        let mut found = Found::default();
-        for argument in arguments {
-            let path = std::path::absolute(base.join(argument)).with_context(|| argument.display().to_string())?;
-            found.argument(&path)?;
+        let absolute = |argument: &PathBuf| {
+            std::path::absolute(base.join(argument)).with_context(|| argument.display().to_string())
+        };
+        let paths = arguments.iter().map(absolute).collect::<anyhow::Result<Vec<_>>>()?;
+        if molecules::are_given(&paths)? {
+            return Ok(Self { paths, shuffled: false, molecules: true });
         }
+        let mut found = Found::default();
+        paths.iter().try_for_each(|path| found.argument(path))?;
         let paths = found.specs.iter().map(SourceSpec::shown).collect();
-        Ok(Self { paths, shuffled: found.all_shuffled && !found.specs.is_empty() })
+        Ok(Self { paths, shuffled: found.all_shuffled && !found.specs.is_empty(), molecules: false })
     }
 
     /// The sources in a few words: the first ones by name, the number of the others.

@@ -250,3 +250,21 @@ impl Pipeline {
             .map_err(|error| if is_prefix { CodecError::Truncated { filter: error.filter() } } else { error })
     }
 }
+
+/// Decodes one LZ4 block that must fill `out` exactly.
+///
+/// # Errors
+/// [`CodecError`] if it does not.
+pub fn lz4_block(stored: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
+    let reason = "damaged block, or of another length";
+    lz4::block(stored, out).map_err(|_| CodecError::Corrupt { filter: lz4::NAME, reason })
+}
+
+/// Decodes one zstd frame that must fill `out` exactly; the size that it claims is compared before.
+///
+/// # Errors
+/// [`CodecError`] if it does not.
+pub fn zstd_frame(stored: &[u8], scratch: &mut Scratch, out: &mut [u8]) -> Result<(), CodecError> {
+    let len = out.len();
+    zstd::decode(stored, len, out, &mut scratch.tools).map(|_| ())
+}

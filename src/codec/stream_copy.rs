@@ -24,18 +24,36 @@ pub fn stream_copy(src: &[u8], dst: &mut [u8]) {
     stream_copy_unfenced(src, dst);
 }
 
-/// As [`stream_copy`], without the fence: for loops that copy piece by piece under one [`Fence`].
+/// As [`stream_copy`], without the fence: for loops that copy piece by piece under one [`Fence`]. Short copies go through the caches.
+///
+/// # Panics
+/// If the lengths differ.
+#[inline]
+pub fn copy_under_fence(src: &[u8], dst: &mut [u8]) {
+    assert_eq!(src.len(), dst.len(), "source and destination of a copy differ in length");
+    if src.len() < MIN_BYTES { dst.copy_from_slice(src) } else { stream_copy_unfenced(src, dst) }
+}
+
+/// As [`copy_under_fence`], of any length.
 pub(super) fn stream_copy_unfenced(src: &[u8], dst: &mut [u8]) {
     let (src, dst) = stream_lines(src, dst);
     dst.copy_from_slice(src);
 }
 
 /// Orders streamed stores before everything that follows its end, on every way out of a scope.
-pub(super) struct Fence(());
+pub struct Fence(());
 
 impl Fence {
-    pub(super) const fn new() -> Self {
+    /// Nothing happens until it is dropped.
+    #[must_use]
+    pub const fn new() -> Self {
         Self(())
+    }
+}
+
+impl Default for Fence {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

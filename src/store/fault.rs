@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{ChunkForm, ElementId, Extent, PartId, Piece, ReadError, Schema, SourceBorders, Store};
+use super::{
+    ChunkForm, ElementId, Extent, PartId, Piece, ReadError, RecordBuffers, RecordSink, Schema, SourceBorders, Store,
+};
 use crate::codec::Scratch;
 use crate::num::to_u64;
 
@@ -93,6 +95,15 @@ macro_rules! delegate {
         }
         fn filtered_bytes(&self, part: PartId) -> u64 {
             self.inner.filtered_bytes(part)
+        }
+        fn record(
+            &self,
+            row: u64,
+            stored: &[u8],
+            buffers: &mut RecordBuffers,
+            sink: &mut dyn RecordSink,
+        ) -> Result<u64, ReadError> {
+            self.inner.record(row, stored, buffers, sink)
         }
         fn chunk_borders(&self) -> Vec<SourceBorders> {
             self.inner.chunk_borders()

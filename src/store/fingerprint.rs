@@ -38,8 +38,12 @@ pub fn fingerprint(store: &dyn Store, genes: &Strings, dense: bool) -> String {
     for column in &schema.columns {
         text("column", &column.name);
     }
+    for column in schema.records.iter().flat_map(|records| &records.columns) {
+        let shape = format!("{:?} {} {:?} {:?}", column.role, column.dtype, column.shape, column.rows);
+        text("record column", &format!("{} {shape}", column.name));
+    }
     for (e, element) in schema.elements.iter().enumerate() {
-        if element.kind.sparse().is_some() {
+        if element.kind.has_row_lengths() {
             // A digest per source, which is kept with the lengths, so that nobody has to walk over all rows for it again.
             for source in 0..schema.sources.len() {
                 hash.update(&store.row_lengths_digest(e, source));

@@ -6,6 +6,9 @@
 //! decoded; a row occupies one or more [`Piece`]s of chunks. Columns of `obs` and the names are resident and are gathered
 //! without reading.
 //!
+//! Molecules are stored the other way round: everything about a row stands in one record. Such a store has a single part whose chunks are the
+//! records, one per row, and takes them apart into the columns of a [`RecordSchema`]; its elements are what has row lengths.
+//!
 //! The hot path asks a store four questions: which pieces a row has ([`Store::pieces`]), where a chunk lies
 //! ([`Store::extent`]), what its stored bytes decode to ([`Store::decode`]), and whether its file is still the one that
 //! was opened ([`Store::check_unchanged`]). It never enters the HDF5 library, whose global lock would serialise it.
@@ -15,6 +18,7 @@
 
 pub mod anndata;
 pub mod array;
+pub mod atompack;
 pub mod cache;
 pub mod chunk_map;
 pub mod collection;
@@ -25,6 +29,7 @@ pub mod file;
 pub mod files;
 pub mod fingerprint;
 pub mod genes;
+pub mod records;
 pub mod rows;
 
 use std::ops::Range;
@@ -38,6 +43,7 @@ pub use array::Array;
 pub use column::{Categories, Column, ColumnData, Strings};
 pub use error::{OpenError, ReadError};
 pub use genes::{GeneMap, ServedGenes};
+pub use records::{RecordBuffers, RecordColumn, RecordSchema, RecordSink};
 pub use rows::RowLengths;
 
 /// Index of an element in [`Schema::elements`].
@@ -66,6 +72,8 @@ pub struct Schema {
     pub obs_names: Option<Strings>,
     /// The sources, in the order given, with the rows that each contributes.
     pub sources: Vec<SourceInfo>,
+    /// The columns of records, if rows are stored as records.
+    pub records: Option<RecordSchema>,
 }
 
 /// One source of a dataset.
@@ -120,7 +128,7 @@ impl Element {
     #[must_use]
     pub fn served(&self, role: PartRole) -> DType {
         match role {
-            PartRole::Values => self.dtype,
+            PartRole::Values | PartRole::Records => self.dtype,
             PartRole::Indices => self.index_dtype,
         }
     }
@@ -151,15 +159,23 @@ pub enum ElementKind {
         /// Part that holds dense rows.
         values: PartId,
     },
+    /// No array of its own: row lengths that columns of records share, such as the number of atoms.
+    Lengths,
 }
 
 impl ElementKind {
+    /// True if rows have lengths of their own in the element ([`Store::row_len`]).
+    #[must_use]
+    pub const fn has_row_lengths(self) -> bool {
+        !matches!(self, Self::Dense { .. })
+    }
+
     /// The parts of values and column indices, if rows of any source are sparse.
     #[must_use]
     pub fn sparse(self) -> Option<(PartId, PartId)> {
         match self {
             Self::Sparse { data, indices } | Self::Mixed { data, indices, .. } => Some((data, indices)),
-            Self::Dense { .. } => None,
+            Self::Dense { .. } | Self::Lengths => None,
         }
     }
 
@@ -168,7 +184,7 @@ impl ElementKind {
     pub fn dense(self) -> Option<PartId> {
         match self {
             Self::Dense { values } | Self::Mixed { values, .. } => Some(values),
-            Self::Sparse { .. } => None,
+            Self::Sparse { .. } | Self::Lengths => None,
         }
     }
 }
@@ -205,7 +221,7 @@ impl Schema {
         let element = &self.elements[element];
         match element.kind {
             ElementKind::Dense { .. } => true,
-            ElementKind::Sparse { .. } => false,
+            ElementKind::Sparse { .. } | ElementKind::Lengths => false,
             ElementKind::Mixed { .. } => element.dense_sources.get(source).copied().unwrap_or(false),
         }
     }
@@ -231,6 +247,8 @@ pub enum PartRole {
     Values,
     /// Column indices, served as [`Element::index_dtype`] after a range check.
     Indices,
+    /// Records: chunk i is the record of row i, see [`Store::record`].
+    Records,
 }
 
 /// What a chunk's elements are.
@@ -280,16 +298,16 @@ pub trait Store: Send + Sync {
     /// What the dataset holds.
     fn schema(&self) -> &Schema;
 
-    /// Stored values of `row` in the sparse `element`.
+    /// Stored values of `row` in an `element` with row lengths.
     ///
     /// # Panics
-    /// If `row` is not below [`Schema::n_rows`] or `element` is not sparse: row ids come from the order, never from a file.
+    /// If `row` is not below [`Schema::n_rows`] or `element` has no row lengths: row ids come from the order, never from a file.
     fn row_len(&self, element: ElementId, row: u64) -> u32;
 
-    /// Stored values of the longest row of the sparse `element`.
+    /// Stored values of the longest row of an `element` with row lengths.
     fn max_row_len(&self, element: ElementId) -> u32;
 
-    /// BLAKE3 of the lengths of all rows of one source in the sparse `element`, as little-endian u32.
+    /// BLAKE3 of the lengths of all rows of one source in an `element` with row lengths, as little-endian u32.
     ///
     /// # Panics
     /// As [`Store::row_len`]; also if there is no source of this number.
@@ -301,7 +319,7 @@ pub trait Store: Send + Sync {
         *hash.finalize().as_bytes()
     }
 
-    /// Stored values of all rows of the sparse `element`.
+    /// Stored values of all rows of an `element` with row lengths.
     fn n_values(&self, element: ElementId) -> u64;
 
     /// The pieces of `row` in `part`, by ascending position in the row.
@@ -348,6 +366,23 @@ pub trait Store: Send + Sync {
         scratch: &mut Scratch,
         out: &mut [u8],
     ) -> Result<u64, ReadError>;
+
+    /// Decodes the record of `row`, of which `stored` are the bytes of [`Store::extent`], and hands the bytes of its columns to `sink`. Returns the
+    /// bytes that were decompressed. Only for stores with [`Schema::records`]. Bytes may go past the caches: the caller ends a run of records with a
+    /// [`Fence`](crate::codec::stream_copy::Fence).
+    ///
+    /// # Errors
+    /// [`ReadError::BadRow`] if the record is damaged, or contradicts what was known when the store was opened; `sink` may have taken some columns.
+    fn record(
+        &self,
+        row: u64,
+        stored: &[u8],
+        buffers: &mut RecordBuffers,
+        sink: &mut dyn RecordSink,
+    ) -> Result<u64, ReadError> {
+        let _ = (stored, buffers, sink);
+        Err(self.bad_row(0, row, "rows are not stored as records".to_owned()))
+    }
 
     /// Where the array that decides the block borders (X, as chosen) is cut, one entry per source in order.
     fn chunk_borders(&self) -> Vec<SourceBorders>;

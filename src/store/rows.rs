@@ -50,21 +50,9 @@ impl RowLengths {
     /// From the lengths themselves. `None` if their sum exceeds `u64`.
     #[must_use]
     pub fn new(lens: Vec<u32>) -> Option<Self> {
-        let mut group_starts = Vec::with_capacity(lens.len().div_ceil(GROUP));
-        let (mut total, mut max) = (0_u64, 0_u32);
-        for group in lens.chunks(GROUP) {
-            group_starts.push(total);
-            for &len in group {
-                total = total.checked_add(u64::from(len))?;
-                max = max.max(len);
-            }
-        }
-        let facts = Facts { n_rows: to_u64(lens.len()), total, max, digest: digest(&lens) };
-        let lens = match u16::try_from(max) {
-            Ok(_) => Lens::Short(lens.iter().map(|&len| u16::try_from(len).unwrap_or(u16::MAX)).collect()),
-            Err(_) => Lens::Long(lens.into()),
-        };
-        Some(Self { lens, group_starts: group_starts.into(), facts })
+        let mut builder = RowLengthsBuilder::with_capacity(lens.len());
+        lens.into_iter().try_for_each(|len| builder.push(len))?;
+        Some(builder.finish())
     }
 
     /// Number of rows.
@@ -135,15 +123,64 @@ impl RowLengths {
     }
 }
 
-fn digest(lens: &[u32]) -> [u8; 32] {
-    let mut hash = blake3::Hasher::new();
-    let mut buffer = Vec::with_capacity(1 << 16);
-    for lens in lens.chunks(1 << 14) {
-        buffer.clear();
-        buffer.extend(lens.iter().flat_map(|len| len.to_le_bytes()));
-        hash.update(&buffer);
+/// Makes [`RowLengths`] of lengths that come one by one, in no more memory than the result takes.
+#[derive(Debug, Default)]
+pub struct RowLengthsBuilder {
+    short: Vec<u16>,
+    /// All lengths, from the first one on that needs more than 16 bits.
+    long: Vec<u32>,
+    group_starts: Vec<u64>,
+    facts: Facts,
+    hash: blake3::Hasher,
+    /// Bytes that are not hashed yet.
+    unhashed: Vec<u8>,
+}
+
+impl RowLengthsBuilder {
+    /// Bytes hashed at a time.
+    const RUN_BYTES: usize = 1 << 16;
+
+    /// For about so many rows.
+    #[must_use]
+    pub fn with_capacity(n_rows: usize) -> Self {
+        let (short, group_starts) = (Vec::with_capacity(n_rows), Vec::with_capacity(n_rows.div_ceil(GROUP)));
+        Self { short, group_starts, ..Self::default() }
     }
-    *hash.finalize().as_bytes()
+
+    /// Appends the length of the next row. `None` if the sum exceeds `u64`.
+    #[must_use]
+    pub fn push(&mut self, len: u32) -> Option<()> {
+        if self.facts.n_rows.is_multiple_of(to_u64(GROUP)) {
+            self.group_starts.push(self.facts.total);
+        }
+        self.facts.total = self.facts.total.checked_add(u64::from(len))?;
+        self.facts.max = self.facts.max.max(len);
+        self.facts.n_rows += 1;
+        match u16::try_from(len) {
+            Ok(len) if self.long.is_empty() => self.short.push(len),
+            _ => {
+                if self.long.is_empty() {
+                    self.long = std::mem::take(&mut self.short).into_iter().map(u32::from).collect();
+                }
+                self.long.push(len);
+            }
+        }
+        self.unhashed.extend(len.to_le_bytes());
+        if self.unhashed.len() >= Self::RUN_BYTES {
+            self.hash.update(&self.unhashed);
+            self.unhashed.clear();
+        }
+        Some(())
+    }
+
+    /// The lengths.
+    #[must_use]
+    pub fn finish(mut self) -> RowLengths {
+        self.hash.update(&self.unhashed);
+        self.facts.digest = *self.hash.finalize().as_bytes();
+        let lens = if self.long.is_empty() { Lens::Short(self.short.into()) } else { Lens::Long(self.long.into()) };
+        RowLengths { lens, group_starts: self.group_starts.into(), facts: self.facts }
+    }
 }
 
 impl Cacheable for RowLengths {

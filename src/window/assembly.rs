@@ -28,10 +28,14 @@ pub struct Assembly {
     /// First byte of the region. Valid while `missing` is not 0.
     base: BasePtr,
     /// Pieces not scattered yet, plus one that the planner holds until all pieces are counted.
-    missing: AtomicU32,
+    missing: OwnLine,
     /// The first failure.
     failure: Mutex<Option<BatchError>>,
 }
+
+/// A counter that shares its cache lines with nothing: every thread changes it for every piece, and what is beside it is only read.
+#[repr(align(128))]
+struct OwnLine(AtomicU32);
 
 /// Address of the region's first byte.
 struct BasePtr(*mut u8);
@@ -52,8 +56,11 @@ impl Assembly {
         pad_rows: u32,
         row_starts: Vec<Vec<u32>>,
         layout: Layout,
-        region: Region,
+        mut region: Region,
     ) -> Self {
+        for ones in &layout.ones {
+            region.bytes_mut()[to_usize(ones.start)..to_usize(ones.end)].fill(1);
+        }
         let base = BasePtr(region.as_ptr());
         debug_assert!(region.len_bytes() >= layout.buffer_bytes);
         let region = Mutex::new(Some(region));
@@ -65,26 +72,37 @@ impl Assembly {
             layout,
             region,
             base,
-            missing: AtomicU32::new(1),
+            missing: OwnLine(AtomicU32::new(1)),
             failure: Mutex::new(None),
         }
     }
 
     /// Counts one more piece. Only the planner calls it, before it drops its own share with [`Assembly::arrived`].
     pub fn expect_piece(&self) {
-        self.missing.fetch_add(1, Ordering::Relaxed);
+        self.expect_pieces(1);
+    }
+
+    /// Counts `n` more pieces, as [`Assembly::expect_piece`].
+    pub fn expect_pieces(&self, n: u32) {
+        self.missing.0.fetch_add(n, Ordering::Relaxed);
     }
 
     /// Notes that a piece arrived, or failed; true if it was the last one. The caller of the last one finishes the batch.
     #[must_use]
     pub fn arrived(&self) -> bool {
         // Release: what this thread wrote is there for the thread that finishes. Acquire: that thread sees all of it.
-        self.missing.fetch_sub(1, Ordering::AcqRel) == 1
+        self.missing.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// Marks the batch as failed; the first reason stays.
     pub fn fail(&self, error: BatchError) {
         self.failure.lock().get_or_insert(error);
+    }
+
+    /// The first failure so far.
+    #[must_use]
+    pub fn failure(&self) -> Option<BatchError> {
+        self.failure.lock().clone()
     }
 
     /// Lends `len` bytes at `offset` of the buffer to a piece that has not arrived.

@@ -3,6 +3,8 @@
 //! A window is planned as the engine plans it, with all its rows as one batch of no size. Then the pieces are taken out of the plan: each
 //! chunk keeps a single one of no length, which tells a *sink* that the chunk was decoded, or why not. So exactly the code of the
 //! [workers](super::worker) runs, minus the copies. Threads take group after group; who finds none left plans the next window.
+//!
+//! Records keep their pieces, since taking a record apart is a part of decoding it; they find no column to be copied to.
 
 use std::sync::Arc;
 
@@ -13,11 +15,12 @@ use super::assembly::Assembly;
 use super::bad::BadChunks;
 use super::counters::{CounterValues, Counters};
 use super::plan::{PieceTask, ReadOrder, WindowPlan};
+use super::records::ColumnPlaces;
 use super::worker::{Decoder, ThreadBuffers};
 use super::{BatchError, BatchId};
 use crate::batch::{BatchContext, BatchShape, Encoder, Layout};
 use crate::order::{Order, Pass};
-use crate::store::{ElementKind, Extent, Store};
+use crate::store::{Extent, PartRole, Store};
 
 /// What was read and decoded.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -48,7 +51,7 @@ pub fn decode_windows(
 ) -> Result<Decoded, BatchError> {
     let internal = |error: std::io::Error| BatchError::Internal { what: error.to_string() };
     let (counters, bad) = (Counters::default(), BadChunks::default());
-    let sink = Sink::new(store).map_err(internal)?;
+    let sink = Sink::new(store, n_threads).map_err(internal)?;
     let feed = Mutex::new(Feed { windows, go_on, current: None, total: Decoded::default() });
     let work = || -> Result<(), BatchError> {
         let (mut buffers, mut stored) = (ThreadBuffers::new(), Vec::new());
@@ -62,6 +65,9 @@ pub fn decode_windows(
             let read = decoder.read_group(group, &mut stored);
             let read = read.map(|()| &stored[..group.len as usize]);
             decoder.run(&plan, group, read, &mut buffers, &mut |_| ());
+            if let Some(error) = plan.batches.get(WINDOW as usize).and_then(|batch| batch.failure()) {
+                sink.assembly.fail(error);
+            }
         }
     };
     std::thread::scope(|scope| {
@@ -73,6 +79,9 @@ pub fn decode_windows(
     Ok(Decoded { counters: counters.values(), ..feed.into_inner().total })
 }
 
+/// The batch of a plan that stands for its window: where records go.
+const WINDOW: u32 = 1;
+
 /// Where the pieces of no length go.
 struct Sink {
     assembly: Arc<Assembly>,
@@ -80,9 +89,9 @@ struct Sink {
 }
 
 impl Sink {
-    fn new(store: &dyn Store) -> std::io::Result<Self> {
-        // Two regions: of the sink, and of the window that is planned. No page is ever touched.
-        let arena = Arena::new(2 * 4096)?;
+    fn new(store: &dyn Store, n_threads: usize) -> std::io::Result<Self> {
+        // Regions of the sink, of the window that is planned, and of those that threads are still at. No page is ever touched.
+        let arena = Arena::new((n_threads as u64 + 2) * 4096)?;
         let assembly = Arc::new(Self::empty_batch(&arena, store, (Pass::InOrder, 0), Vec::new())?);
         Ok(Self { assembly, arena })
     }
@@ -97,9 +106,9 @@ impl Sink {
         let schema = store.schema();
         let region = arena.alloc(1).ok_or_else(|| std::io::Error::other("the arena of the sink is full"))?;
         let layout = Nothing { n_parts: schema.parts.len() }.layout(BatchShape { n_rows: 0, n_values: &[] });
-        let row_starts = schema.elements.iter().map(|element| match element.kind {
-            ElementKind::Sparse { .. } | ElementKind::Mixed { .. } => vec![0; rows.len() + 1],
-            ElementKind::Dense { .. } => Vec::new(),
+        let row_starts = schema.elements.iter().map(|element| match element.kind.has_row_lengths() {
+            true => vec![0; rows.len() + 1],
+            false => Vec::new(),
         });
         let row_starts = row_starts.collect();
         Ok(Assembly::new(BatchId { pass, batch }, rows, 0, row_starts, layout, region))
@@ -157,11 +166,19 @@ impl<W: Iterator<Item = (Pass, u64)>, G: Fn(u64) -> bool> Feed<W, G> {
         let rows = order.window_rows(pass, window);
         self.total.n_windows += 1;
         self.total.rows += rows.len() as u64;
-        let batch = Sink::empty_batch(&sink.arena, store, (pass, window), rows)?;
-        let mut plan = WindowPlan::new(store, None, vec![Arc::new(batch)], ReadOrder::File);
+        let batch = Arc::new(Sink::empty_batch(&sink.arena, store, (pass, window), rows)?);
+        let mut plan = WindowPlan::new(store, None, vec![Arc::clone(&batch)], ReadOrder::File);
         let mut pieces = Vec::with_capacity(plan.tasks.len());
-        for (i, task) in (0_u32..).zip(&mut plan.tasks) {
+        for task in &mut plan.tasks {
             let part = &store.schema().parts[task.part as usize];
+            let i = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+            if let (PartRole::Records, Extent::File { len, .. }) = (part.role, task.extent) {
+                let range = task.pieces.start as usize..task.pieces.end as usize;
+                pieces.extend(plan.pieces[range].iter().map(|piece| PieceTask { batch: WINDOW, ..*piece }));
+                task.pieces = i..u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+                self.total.stored_bytes += f64::from(len);
+                continue;
+            }
             let form = store.chunk_form(task.part as usize, task.chunk);
             let item = form.stored.dtype.size_bytes() as u64;
             let served_item = store.schema().elements[part.element].served(part.role).size_bytes() as u64;
@@ -180,8 +197,12 @@ impl<W: Iterator<Item = (Pass, u64)>, G: Fn(u64) -> bool> Feed<W, G> {
             pieces.push(PieceTask { batch: 0, slot: 0, from: task.need.start, len: 0, dest: 0 });
             task.pieces = i..i + 1;
         }
+        if store.schema().records.is_some() {
+            self.total.served_bytes += plan.wanted_bytes;
+        }
         plan.pieces = pieces;
-        plan.batches = vec![Arc::clone(&sink.assembly)];
+        plan.batches = vec![Arc::clone(&sink.assembly), batch];
+        plan.columns = ColumnPlaces::new(store.schema(), &plan.batches);
         Ok(plan)
     }
 }
@@ -197,7 +218,7 @@ impl Encoder for Nothing {
     }
 
     fn layout(&self, _: BatchShape<'_>) -> Layout {
-        Layout { size_bytes: 0, buffer_bytes: 0, part_offsets: vec![0; self.n_parts], fields: Vec::new() }
+        Layout { size_bytes: 0, buffer_bytes: 0, part_offsets: vec![0; self.n_parts], ..Layout::default() }
     }
 
     fn finish(&self, _: &Layout, _: BatchContext<'_>, _: &mut [u8]) {}

@@ -80,7 +80,7 @@ impl Engine {
     ) -> std::io::Result<Self> {
         let arena = Arena::new(config.image_bytes)?;
         let sizes = Sizes::new(Arc::clone(&store), Arc::clone(&order), Arc::clone(&encoder));
-        let decodes = (0..store.schema().parts.len()).any(|part| store.n_chunks(part) > 0 && !store.is_plain(part, 0));
+        let decodes = (0..store.schema().parts.len()).any(|part| store.filtered_bytes(part) > 0);
         let kept = config.keep_chunks.then(|| KeptChunks::new(&*store));
         let shared = Arc::new(Shared {
             store,

@@ -28,6 +28,7 @@ mod hints;
 pub mod image;
 pub mod kept;
 pub mod plan;
+pub mod records;
 pub mod sizes;
 pub mod state;
 pub mod stream;

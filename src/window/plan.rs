@@ -4,6 +4,8 @@
 //! pieces of one chunk stand together whatever batch they go to. One [`ChunkTask`] is made per chunk, with the range of elements that
 //! anybody needs; tasks are ordered by file address and neighbours are coalesced into one read ([`Group`]).
 //!
+//! Records ([`PartRole::Records`]) are planned in runs: those that follow each other in the file make one task with a piece per record.
+//!
 //! A window that nobody waits for yet is read in file order. For one that is waited for (the first after a mount or a
 //! seek), tasks are ordered by the earliest batch that needs them, so that the first batch is complete long before the window.
 
@@ -12,7 +14,8 @@ use std::sync::Arc;
 
 use super::assembly::Assembly;
 use super::kept::KeptChunks;
-use crate::store::{Extent, Store};
+use super::records::ColumnPlaces;
+use crate::store::{Extent, PartRole, Store};
 
 /// Chunks this close to each other are read together: reading a gap costs less than another call.
 const MAX_GAP_BYTES: u64 = 64 * 1024;
@@ -20,29 +23,32 @@ const MAX_GAP_BYTES: u64 = 64 * 1024;
 /// Largest coalesced read, unless one chunk alone is larger.
 const MAX_GROUP_BYTES: u64 = 1024 * 1024;
 
-/// A run of elements on its way from a decoded chunk to a batch.
+/// Most bytes of a run of records, unless one alone is larger: a part of a read, so that several threads have something to do.
+const MAX_RUN_BYTES: u64 = 256 * 1024;
+
+/// A run of elements on its way from a decoded chunk to a batch, or a record on its way from a run.
 #[derive(Debug, Clone, Copy)]
 pub struct PieceTask {
     /// The batch, an index of [`WindowPlan::batches`].
     pub batch: u32,
     /// The row's place in the batch.
     pub slot: u32,
-    /// First element within the decoded chunk.
+    /// First element within the decoded chunk; of a record the first byte within the run.
     pub from: u32,
-    /// Number of elements.
+    /// Number of elements; of a record its stored bytes.
     pub len: u32,
-    /// First byte within the batch's buffer.
+    /// First byte within the batch's buffer; of a record, which has several places there, the row id.
     pub dest: u64,
 }
 
-/// All that is wanted from one chunk.
+/// All that is wanted from one chunk, or from one run of records.
 #[derive(Debug, Clone)]
 pub struct ChunkTask {
     /// The part.
     pub part: u32,
-    /// The chunk.
+    /// The chunk; of a run the first record.
     pub chunk: u32,
-    /// First and last element that a piece needs.
+    /// First and last element that a piece needs. Nothing for runs.
     pub need: Range<u32>,
     /// Its pieces, a range of [`WindowPlan::pieces`].
     pub pieces: Range<u32>,
@@ -69,6 +75,8 @@ pub struct WindowPlan {
     pub pieces: Vec<PieceTask>,
     /// Chunks, in the order they are read.
     pub tasks: Vec<ChunkTask>,
+    /// Where the columns of records lie.
+    pub columns: ColumnPlaces,
     /// Reads.
     pub groups: Vec<Group>,
     /// Bytes of stored elements that the pieces need.
@@ -91,16 +99,21 @@ impl WindowPlan {
     #[must_use]
     pub fn new(store: &dyn Store, kept: Option<&KeptChunks>, batches: Vec<Arc<Assembly>>, order: ReadOrder) -> Self {
         let rows = sorted_rows(&batches);
+        let columns = ColumnPlaces::new(store.schema(), &batches);
         let mut plan = Self {
             batches,
             pieces: Vec::new(),
             tasks: Vec::new(),
+            columns,
             groups: Vec::new(),
             wanted_bytes: 0,
             needed_filtered_bytes: 0,
         };
-        for part in 0..store.schema().parts.len() {
-            plan.add_part(store, kept, part, &rows);
+        for (part, p) in store.schema().parts.iter().enumerate() {
+            match p.role {
+                PartRole::Records => plan.add_records(store, part, &rows),
+                PartRole::Values | PartRole::Indices => plan.add_part(store, kept, part, &rows),
+            }
         }
         plan.sort_tasks(order);
         plan.group_tasks();
@@ -149,6 +162,39 @@ impl WindowPlan {
         }
     }
 
+    /// Adds the records of the rows, as runs.
+    fn add_records(&mut self, store: &dyn Store, part: usize, rows: &[(u64, u32, u32)]) {
+        self.pieces.reserve(rows.len());
+        for batch in &self.batches {
+            batch.expect_pieces(index(batch.rows.len()));
+        }
+        for &(row, batch, slot) in rows {
+            // Records are numbered like rows.
+            let chunk = u32::try_from(row).unwrap_or(u32::MAX);
+            store.pieces(part, row, &mut |piece| {
+                self.wanted_bytes += u64::from(piece.len);
+                self.needed_filtered_bytes += if store.is_plain(part, chunk) { 0 } else { u64::from(piece.len) };
+            });
+            let extent = store.extent(part, chunk, 0..0, false);
+            let (file, address, len) = match extent {
+                Extent::File { file, address, len, .. } => (file, address, len),
+                Extent::Resident => (0, 0, 0),
+            };
+            let at = index(self.pieces.len());
+            let from = self.tasks.last_mut().and_then(|run| run.continue_with(file, address, len, at + 1));
+            self.pieces.push(PieceTask { batch, slot, from: from.unwrap_or(0), len, dest: row });
+            if from.is_none() {
+                self.tasks.push(ChunkTask { part: index(part), chunk, need: 0..0, pieces: at..at + 1, extent });
+            }
+        }
+    }
+
+    /// The pieces of a task.
+    #[must_use]
+    pub fn pieces_of(&self, task: &ChunkTask) -> &[PieceTask] {
+        &self.pieces[task.pieces.start as usize..task.pieces.end as usize]
+    }
+
     fn sort_tasks(&mut self, order: ReadOrder) {
         let pieces = &self.pieces;
         let first_batch = |task: &ChunkTask| {
@@ -180,6 +226,19 @@ impl WindowPlan {
             }
             self.groups.push(Group { tasks: i..i + 1, at: Some((file, address)), len });
         }
+    }
+}
+
+impl ChunkTask {
+    /// Adds a record to a run of records if it follows the last one in the file. Returns where it begins in the run.
+    fn continue_with(&mut self, file: u32, address: u64, len: u32, pieces_end: u32) -> Option<u32> {
+        let Extent::File { file: run_file, address: start, len: run_len, .. } = &mut self.extent else { return None };
+        let from = *run_len;
+        let follows = *run_file == file && start.checked_add(u64::from(from)) == Some(address);
+        let grown = from.checked_add(len).filter(|&grown| follows && u64::from(grown) <= MAX_RUN_BYTES)?;
+        *run_len = grown;
+        self.pieces.end = pieces_end;
+        Some(from)
     }
 }
 

@@ -70,6 +70,7 @@ impl FakeStore {
                 rows: 0..n_rows,
                 n_vars: N_COLS,
             }],
+            records: None,
         };
         Self {
             schema,

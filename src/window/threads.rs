@@ -20,7 +20,7 @@ use super::wake::SleepMeter;
 use super::worker::{Decoder, ThreadBuffers};
 use super::{BatchError, BatchId};
 use crate::batch::BatchShape;
-use crate::store::{ElementKind, ReadError};
+use crate::store::ReadError;
 
 /// How often waits are checked.
 const TICK: Duration = Duration::from_millis(100);
@@ -311,9 +311,9 @@ impl Shared {
     fn row_starts(&self, rows: &[u64]) -> Vec<Vec<u32>> {
         let elements = self.store.schema().elements.iter().enumerate();
         elements
-            .map(|(e, element)| match element.kind {
-                ElementKind::Dense { .. } => Vec::new(),
-                ElementKind::Sparse { .. } | ElementKind::Mixed { .. } => {
+            .map(|(e, element)| match element.kind.has_row_lengths() {
+                false => Vec::new(),
+                true => {
                     let mut starts = Vec::with_capacity(rows.len() + 1);
                     let mut at = 0_u32;
                     starts.push(0);

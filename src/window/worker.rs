@@ -10,11 +10,11 @@ use super::assembly::Assembly;
 use super::bad::BadChunks;
 use super::counters::Counters;
 use super::kept::KeptChunks;
-use super::plan::{ChunkTask, Group, PieceTask, WindowPlan};
+use super::plan::{ChunkTask, Group, WindowPlan};
 use crate::codec::{Scratch, convert, narrow};
 use crate::dtype::{DType, Stored};
 use crate::num::to_usize;
-use crate::store::{ChunkForm, Extent, GeneMap, PartRole, ReadError, Store};
+use crate::store::{ChunkForm, Extent, GeneMap, PartRole, ReadError, RecordBuffers, Store};
 
 /// Buffers of one thread, reused from group to group.
 pub struct ThreadBuffers {
@@ -25,13 +25,21 @@ pub struct ThreadBuffers {
     /// One decoded chunk.
     decoded: Vec<u8>,
     scratch: Scratch,
+    /// What records need.
+    records: RecordBuffers,
 }
 
 impl ThreadBuffers {
     /// Empty buffers; they grow to what the store's chunks need.
     #[must_use]
     pub fn new() -> Self {
-        Self { stored: Vec::new(), whole: Vec::new(), decoded: Vec::new(), scratch: Scratch::default() }
+        Self {
+            stored: Vec::new(),
+            whole: Vec::new(),
+            decoded: Vec::new(),
+            scratch: Scratch::default(),
+            records: RecordBuffers::default(),
+        }
     }
 }
 
@@ -63,7 +71,7 @@ impl Decoder<'_> {
         self.read(file, address, room(into, group.len as usize))
     }
 
-    fn read(&self, file: u32, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
+    pub(super) fn read(&self, file: u32, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
         let start = Instant::now();
         // Checked after every read: what was read before the source changed is right, and what is read later fails, so that no mixture of
         // old and new bytes is ever served. What would fail to decode because the source changed is told as that.
@@ -86,6 +94,11 @@ impl Decoder<'_> {
     ) {
         let tasks = &plan.tasks[group.tasks.start as usize..group.tasks.end as usize];
         for task in tasks {
+            if let PartRole::Records = self.store.schema().parts[task.part as usize].role {
+                self.run_of_records(plan, task, group, &read, buffers);
+                self.settle(plan, task, Ok(()), finished);
+                continue;
+            }
             let result = match (&read, task.extent, group.at) {
                 (Ok(bytes), Extent::File { address, len, .. }, Some((_, start))) => {
                     let from = to_usize(address - start);
@@ -102,6 +115,24 @@ impl Decoder<'_> {
         }
     }
 
+    fn run_of_records(
+        &self,
+        plan: &WindowPlan,
+        task: &ChunkTask,
+        group: &Group,
+        read: &Result<&[u8], ReadError>,
+        buffers: &mut ThreadBuffers,
+    ) {
+        let (Extent::File { address, len, .. }, Some((_, first))) = (task.extent, group.at) else { return };
+        let from = to_usize(address - first);
+        let stored = read.as_ref().map(|bytes| &bytes[from..from + len as usize]).map_err(ReadError::clone);
+        let start = Instant::now();
+        self.records(plan, task, &stored, &mut buffers.records);
+        let is_plain = self.store.is_plain(task.part as usize, task.chunk);
+        let counters = &self.counters;
+        Counters::lap(if is_plain { &counters.scatter_ns } else { &counters.decode_ns }, start);
+    }
+
     /// Counts down the batches of a chunk's pieces; fails them if the chunk failed.
     fn settle(
         &self,
@@ -110,8 +141,7 @@ impl Decoder<'_> {
         result: Result<(), ReadError>,
         finished: &mut dyn FnMut(&Arc<Assembly>),
     ) {
-        let pieces = pieces_of(plan, task);
-        for piece in pieces {
+        for piece in plan.pieces_of(task) {
             let batch = &plan.batches[piece.batch as usize];
             if let Err(error) = &result {
                 batch.fail(error.clone().into());
@@ -213,7 +243,7 @@ impl Decoder<'_> {
         let served = element.served(part.role);
         let out_item = served.size_bytes();
         let mut copied = 0;
-        for piece in pieces_of(plan, task) {
+        for piece in plan.pieces_of(task) {
             let from = (piece.from - first) as usize * item;
             let source = &elements[from..from + piece.len as usize * item];
             let batch = &plan.batches[piece.batch as usize];
@@ -234,6 +264,8 @@ impl Decoder<'_> {
                     };
                     result.err().map(|bad| bad.to_string())
                 }
+                // Goes another way, see `super::records`.
+                PartRole::Records => None,
             };
             if let Some(reason) = bad {
                 let row = batch.rows[piece.slot as usize];
@@ -252,10 +284,6 @@ fn copy_values(stored: Stored, source: &[u8], out: &mut [u8]) {
         DType::Bool => out.iter_mut().zip(source).for_each(|(out, &byte)| *out = u8::from(byte != 0)),
         dtype => convert::copy_elements(source, out, dtype.size_bytes(), stored.big_endian),
     }
-}
-
-fn pieces_of<'a>(plan: &'a WindowPlan, task: &ChunkTask) -> &'a [PieceTask] {
-    &plan.pieces[task.pieces.start as usize..task.pieces.end as usize]
 }
 
 /// The first `len` bytes of a buffer, which grows if it must and never shrinks, so that it is zeroed once.

@@ -148,6 +148,7 @@ pub fn read_element(store: &dyn Store, element: ElementId) -> Result<Rows, ReadE
             }
             Ok(Rows { values: rows, is_sparse: true })
         }
+        ElementKind::Lengths => panic!("an element of records"),
     }
 }
 
@@ -155,7 +156,10 @@ pub fn read_element(store: &dyn Store, element: ElementId) -> Result<Rows, ReadE
 pub fn read_row(store: &dyn Store, element: ElementId, row: u64) -> Result<Vec<f64>, ReadError> {
     let (ElementKind::Dense { values: part }
     | ElementKind::Sparse { data: part, .. }
-    | ElementKind::Mixed { data: part, .. }) = store.schema().elements[element].kind;
+    | ElementKind::Mixed { data: part, .. }) = store.schema().elements[element].kind
+    else {
+        panic!("an element of records")
+    };
     let stored = store.schema().parts[part].stored;
     let size = stored.dtype.size_bytes();
     let mut values = Vec::new();

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::*;
-use crate::dtype::Stored;
+use crate::dtype::{DType, Stored};
+use crate::order::Pass;
 use crate::store::column::{CodeValues, Codes};
 use crate::store::{
     Categories, Column, ColumnData, Element, ElementKind, GeneMap, Part, PartRole, Schema, ServedGenes, SourceInfo,
@@ -55,6 +56,7 @@ fn schema(n_rows: u64, choice: Option<GeneMap>) -> Schema {
         ],
         obs_names: Some((0..n_rows).map(|i| "é".repeat(i as usize)).collect::<Strings>()),
         sources: vec![SourceInfo { path: PathBuf::from("a"), kind: String::new(), rows: 0..n_rows, n_vars: 6 }],
+        records: None,
     }
 }
 
@@ -185,10 +187,9 @@ fn the_header_has_room_for_the_largest_numbers() {
         pad_rows: u32::MAX,
         row_starts: &starts,
     };
-    let mut text = String::new();
-    encoder.write_metadata(batch, &mut text);
+    let text = format!("\"__metadata__\":{{{}}}", encoder.metadata(batch));
     let worst_entry = "\"__pad000\":{\"dtype\":\"BOOL\",\"shape\":[,],\"data_offsets\":[,]},".len() + 4 * 20;
-    assert!(worst_entry < ENTRY_BYTES);
+    assert!(worst_entry < header::ENTRY_BYTES);
     let names: usize = encoder.fields.iter().map(|f| json(&f.name).len()).sum();
     assert!(text.len() + names + (3 * encoder.fields.len() + 1) * worst_entry < to_usize(encoder.data_start) - 8);
     assert!(layout.size_bytes > 1 << 33);

@@ -8,6 +8,7 @@ use crate::cli::args::{DatasetArgs, InspectArgs};
 use crate::cli::collect::default_cache_folder;
 use crate::cli::dataset::Dataset;
 use crate::cli::describe::Plan;
+use crate::cli::molecules;
 use crate::cli::options::Options;
 use crate::cli::sources::Sources;
 use crate::cli::text::{bytes, chain, count};
@@ -44,8 +45,12 @@ struct Inspected {
 
 /// Prints the content of each source.
 pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
+    let sources = Sources::resolve(&args.sources, &std::env::current_dir()?)?;
+    if sources.molecules {
+        return molecules::inspect::run(&sources.paths, args.json);
+    }
     let mut all = Vec::new();
-    for path in Sources::resolve(&args.sources, &std::env::current_dir()?)?.paths {
+    for path in sources.paths {
         let catalog = anndata::catalog(&SourceSpec::parse(&path))?;
         let reading = reading(&path, &catalog).map_err(|error| chain(&error));
         all.push(Inspected { path, catalog, reading });
@@ -83,7 +88,7 @@ fn reading(path: &Path, catalog: &Catalog) -> anyhow::Result<Reading> {
         names: Some("no".to_owned()),
         ..DatasetArgs::default()
     };
-    let sources = Sources { paths: vec![path.to_owned()], shuffled: false };
+    let sources = Sources { paths: vec![path.to_owned()], ..Sources::default() };
     let dataset = Dataset::open(&sources, Options::new(&args)?)?;
     let plan = Plan::new(&dataset);
     let decoded_per_needed = plan.window_cost.amplification();

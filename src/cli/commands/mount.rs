@@ -12,7 +12,7 @@ use crate::cli::dataset::Dataset;
 use crate::cli::describe::{Plan, summary};
 use crate::cli::options::UsageError;
 use crate::cli::sources::{Sources, is_zarr};
-use crate::cli::{readme, text};
+use crate::cli::{molecules, readme, text};
 use crate::mount::{self, Built, IoMode, Log, LogConfig, MountConfig};
 
 /// How long a mount may take to make the pages of the first windows ready. A virtual machine that never used them needs seconds
@@ -74,7 +74,10 @@ fn mount_summary(dataset: &Dataset, mount_point: &Path, io: &str) -> String {
         Sources::summary(&dataset.sources),
         mount_point.display(),
         summary(dataset, &Plan::new(dataset)),
-        readme::snippet(&folder),
+        match &dataset.molecules {
+            Some(_) => molecules::readme::snippet(dataset.options.format, &folder),
+            None => readme::snippet(&folder),
+        },
         mount_point.display()
     )
 }
@@ -84,7 +87,7 @@ fn split_paths(paths: &[PathBuf], configured: &[PathBuf]) -> anyhow::Result<(Sou
     let paths = absolute(paths)?;
     let Some((mount_point, sources)) = paths.split_last() else { return Err(usage("no mount point given".into())) };
     let sources = if sources.is_empty() { configured } else { sources };
-    let is_dataset = mount_point.is_file() || is_zarr(mount_point);
+    let is_dataset = mount_point.is_file() || is_zarr(mount_point) || holds_molecules(mount_point);
     if is_dataset {
         return Err(usage(format!(
             "{0}: the last argument is the mount point; {0} is a dataset",
@@ -105,4 +108,10 @@ fn split_paths(paths: &[PathBuf], configured: &[PathBuf]) -> anyhow::Result<(Sou
 
 fn usage(reason: String) -> anyhow::Error {
     UsageError { option: "SOURCE... MNT".into(), reason }.into()
+}
+
+/// An existing directory of `.atp` files. Nobody mounts over one, and a mount point that answers no more is not asked.
+fn holds_molecules(path: &Path) -> bool {
+    path.read_dir()
+        .is_ok_and(|mut entries| entries.any(|e| e.is_ok_and(|e| e.path().extension().is_some_and(|x| x == "atp"))))
 }

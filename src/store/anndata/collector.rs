@@ -281,6 +281,7 @@ impl Collector {
             columns: columns.columns,
             obs_names: self.names.take(),
             sources,
+            records: None,
         };
         let mut store = AnnDataStore::empty(schema, std::mem::take(&mut self.files));
         for element in self.elements {

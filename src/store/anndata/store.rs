@@ -141,7 +141,7 @@ impl StoredPart {
         match (self.role, is_sparse) {
             (PartRole::Indices, _) => format!("{}/indices", source.path),
             (PartRole::Values, true) => format!("{}/data", source.path),
-            (PartRole::Values, false) => source.path.to_string(),
+            (PartRole::Values, false) | (PartRole::Records, _) => source.path.to_string(),
         }
     }
 }
