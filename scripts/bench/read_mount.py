@@ -4,7 +4,7 @@
 usage: read_mount.py SHUFFLEFS FILE.h5ad --reader readinto|load_file [--memory 2G] [--columns plate,drug,cell_line] [-o OPTION=VALUE ...]
   readinto   readinto() of one reused buffer, tensors as views of it
   load_file  safetensors.numpy.load_file
-  -o         another option of the mount, such as -o x-dtype=uint16
+  -o         another option of the mount, such as -o x-dtype=uint16; values are then widened to float32, indices to int32
   --exported DIR  reads files that `shufflefs export` wrote to DIR and mounts nothing: what the client alone takes
 """
 
@@ -130,7 +130,10 @@ def main() -> None:
         meter = Meter()
         for name in names:
             t = load(f"{folder}/{name}")
-            meter.add(t["X.data"], t["X.indices"], t[columns[0]])
+            data, indices = t["X.data"], t["X.indices"]
+            if data.dtype.itemsize < 4:
+                data, indices = data.astype(np.float32), indices.astype(np.int32)
+            meter.add(data, indices, t[columns[0]])
             for column in columns[1:]:
                 t[column].sum()
             rows.append(np.array(t["row"]))

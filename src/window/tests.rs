@@ -313,6 +313,26 @@ fn each_chunk_of_a_window_is_decoded_once() {
 }
 
 #[test]
+fn with_room_for_one_window_and_a_half_no_chunk_is_decoded_twice() {
+    let chunks_of = |rig: &Rig, window| {
+        let rows = rig.order.window_rows(EPOCH, window);
+        rows.iter().flat_map(|&r| rig.store.rows.range(r as usize)).map(|at| at / 64).collect::<HashSet<_>>().len()
+    };
+    // A window has six batches of two pages.
+    let rig = rig(FakeStore::new(500, 64, true), 18 * 4096, 2);
+    let n = rig.order.n_batches(EPOCH);
+    for batch in 0..n {
+        check(&rig, id(EPOCH, batch), &rig.engine.open_blocking(id(EPOCH, batch)).unwrap());
+    }
+    let once: usize = (0..rig.order.n_windows(EPOCH)).map(|window| chunks_of(&rig, window)).sum();
+    rig.engine.wait_idle();
+    let next_epoch = 2 * rig.order.window_rows(Pass::Epoch(1), 0).len() as u64;
+    let decoded = rig.engine.counters().chunks;
+    assert!(decoded >= 2 * once as u64 && decoded <= 2 * once as u64 + next_epoch, "{decoded} of {once} twice");
+    assert_eq!(rig.engine.counters().plans, rig.order.n_windows(EPOCH) + 1);
+}
+
+#[test]
 fn an_isolated_open_costs_its_own_batch() {
     let rig = rig(FakeStore::new(500, 64, true), 1 << 20, 2);
     check(&rig, id(EPOCH, 20), &rig.engine.open_blocking(id(EPOCH, 20)).unwrap());
