@@ -289,6 +289,7 @@ def test_more_chunk_files_than_descriptors(tmp_path):
     check_batch(Batch(out.stdout), truth, where="cat")
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("dense", [False, True], ids=["csr", "dense"])
 def test_what_anndata_writes(tmp_path, zarr_format, dense):
