@@ -194,6 +194,16 @@ fn damaged_indexes_are_refused() {
 }
 
 #[test]
+fn a_folder_without_metadata_is_no_store() {
+    let dir = tempfile::tempdir().unwrap();
+    refused(dir.path(), &["no zarr store"]);
+    group(dir.path(), &json!({}));
+    refused(dir.path(), &["not AnnData", "no obs"]);
+    document(dir.path(), &json!({"zarr_format": 3}));
+    refused(dir.path(), &["store: damaged metadata"]);
+}
+
+#[test]
 fn limits_come_before_memory() {
     let huge = 1_usize << 39;
     for (shape, outer, inner, word) in [

@@ -160,7 +160,7 @@ pub struct DatasetArgs {
 /// `shufflefs mount`.
 #[derive(Debug, Args)]
 pub struct MountArgs {
-    /// The dataset, then the mount point
+    /// The dataset (PATH::GROUP for an object inside a file or store), then the mount point
     #[arg(value_name = "SOURCE... MNT", required = true)]
     pub paths: Vec<PathBuf>,
     /// What the batches are.

@@ -147,7 +147,9 @@ impl Files {
 
     /// Adds one file; its number. `None` if there are 2^32 files.
     pub fn add(&mut self, file: &SourceFile) -> Option<u32> {
-        self.add_run(Arc::new(OneFile(file.path().into())), Box::new([stamp_hash(&file.stamp())]))
+        // It is opened again later, when the working directory may be another one.
+        let path = std::path::absolute(file.path()).unwrap_or_else(|_| file.path().to_owned());
+        self.add_run(Arc::new(OneFile(path.into())), Box::new([stamp_hash(&file.stamp())]))
     }
 
     /// Adds a run with the stamps of its files; the number of its first one. `None` if there are 2^32 files.
