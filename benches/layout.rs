@@ -44,13 +44,16 @@ fn schema() -> Schema {
         n_rows: N_ROWS,
         n_vars: N_VARS,
         var_names: (0..N_VARS).map(|i| format!("gene-{i}")).collect(),
+        genes: None,
         elements: vec![Element {
             name: "X".into(),
             kind: ElementKind::Sparse { data: 0, indices: 1 },
             n_cols: N_VARS,
+            stored_cols: N_VARS,
             dtype: DType::F32,
             index_dtype: DType::I32,
             gene_axis: true,
+            dense_sources: Arc::new([]),
         }],
         parts: vec![part(PartRole::Values, DType::F32), part(PartRole::Indices, DType::I32)],
         columns: vec![
@@ -61,13 +64,17 @@ fn schema() -> Schema {
             numeric("pcnt_mito"),
         ],
         obs_names: Some((0..N_ROWS).map(|i| format!("cell-{i:08}")).collect::<Strings>()),
-        sources: vec![SourceInfo { path: PathBuf::from("a.h5ad"), kind: "h5ad, csr".into(), rows: 0..N_ROWS }],
+        sources: vec![SourceInfo {
+            path: PathBuf::from("a.h5ad"),
+            kind: "h5ad, csr".into(),
+            rows: 0..N_ROWS,
+            n_vars: N_VARS,
+        }],
     }
 }
 
 fn main() {
-    let spec =
-        BatchSpec { schema: Arc::new(schema()), genes: None, dense: false, seed: 0, fingerprint: "0".repeat(32) };
+    let spec = BatchSpec { schema: Arc::new(schema()), dense: false, seed: 0, fingerprint: "0".repeat(32) };
     let encoder = Safetensors::new(spec).unwrap();
     let n_values = [u64::from(BATCH_ROWS * ROW_VALUES)];
     let shape = BatchShape { n_rows: BATCH_ROWS, n_values: &n_values };

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# shufflefs and scDataset on the same files in one run, in turn, and a table of both.
+# shufflefs and the loaders that people use (scDataset on .h5ad, annbatch on zarr) on the same files in one run, in turn, and a table of all.
 #
 # usage: scripts/bench.sh [--write] [DATA_DIR]
 #   --write    put the tables into docs/PERFORMANCE.md instead of printing them
-#   DATA_DIR   where the files are, or are made: about 7 GB, and 5 GB for scDataset's environment (torch)
+#   DATA_DIR   where the files are, or are made: about 9 GB, and 8 GB for the environments of the peers (torch)
 #
 # Reads a folder of peer benchmarks beside the checkout, ../shared/bench or $SHUFFLEFS_BENCH: gen_data.py makes the files (Python with
-# numba, 4 minutes, 5 GB of memory), requirements-scdataset.txt says what scDataset needs.
+# numba, 4 minutes, 5 GB of memory), make_annbatch.py annbatch's collection (13 GB of memory), and requirements-*.txt say what peers need.
 #
-#   BENCH_ROUNDS    rounds (5)                           BENCH_VARIANTS  files (gzip,none,lzf)
-#   BENCH_SECONDS   per measurement of scDataset (8)     BENCH_CELLS     cells per file (200000)
+#   BENCH_ROUNDS    rounds (5)                           BENCH_VARIANTS  files (gzip,none,lzf,annbatch,zarr3)
+#   BENCH_SECONDS   per measurement of a peer (8)        BENCH_CELLS     cells per file (200000)
 #   BENCH_ENV       environments (DATA_DIR/env)          BENCH_PYTHON    an interpreter that has all packages, safetensors too
+#   BENCH_PYTHON312 base of annbatch's environment, 3.12 or newer (python3.13, python3.12); without one the zarr files are left out
 #   SHUFFLEFS_BIN   the binary (built from this checkout, release)
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 
@@ -22,7 +23,7 @@ fi
 data=$(realpath -m "${1:-${SHUFFLEFS_BENCH_DATA:-$dev_cache/bench}}")
 peers=${SHUFFLEFS_BENCH:-$root/../shared/bench}
 rounds=${BENCH_ROUNDS:-5} seconds=${BENCH_SECONDS:-8} cells=${BENCH_CELLS:-200000}
-variants=${BENCH_VARIANTS:-gzip,none,lzf}
+variants=${BENCH_VARIANTS:-gzip,none,lzf,annbatch,zarr3}
 env_dir=${BENCH_ENV:-$data/env}
 export PYTHONDONTWRITEBYTECODE=1
 note() { say "$@" >&2; }
@@ -30,7 +31,24 @@ note() { say "$@" >&2; }
 [ -e "$peers/gen_data.py" ] || die "no peer benchmarks at $peers: without them there are neither files nor peers (SHUFFLEFS_BENCH names their folder)"
 mkdir -p "$data"
 
-# The environment is the one that the peers' own script makes, and is kept.
+# annbatch_python: prints an interpreter that has annbatch; its environment is made once and kept. Fails without a new Python.
+annbatch_python() {
+    local base folder=$env_dir/annbatch
+    if [ ! -e "$folder/ready" ]; then
+        for base in "${BENCH_PYTHON312:-}" python3.14 python3.13 python3.12 ''; do
+            [ -z "$base" ] || ! "$base" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null || break
+        done
+        [ -n "$base" ] || return 1
+        note "install annbatch"
+        rm -rf "$folder"
+        "$base" -m venv "$folder" >&2
+        "$folder/bin/pip" install -q -r "$peers/requirements-annbatch.txt" >&2
+        touch "$folder/ready"
+    fi
+    echo "$folder/bin/python"
+}
+
+# The environments are those that the peers' own script makes, and are kept.
 if [ -n "${BENCH_PYTHON:-}" ]; then
     python=$BENCH_PYTHON
 else
@@ -45,7 +63,24 @@ else
     "$python" -c 'import safetensors' 2>/dev/null || "$env_dir/scdataset/bin/pip" install -q "$torch_pins" >&2
 fi
 note "files in $data"
-"$python" "$peers/gen_data.py" --out "$data" --cells "$cells" --variants "$variants" >&2
+h5ad=$(tr ',' '\n' <<<"$variants" | grep -xE 'gzip|none|lzf' | paste -sd, || true)
+zarr=$(tr ',' '\n' <<<"$variants" | grep -xE 'annbatch|zarr3' | paste -sd, || true)
+if [ -n "$zarr" ]; then
+    # Zarr files are made of the uncompressed one, by the environment that has a new enough anndata.
+    "$python" "$peers/gen_data.py" --out "$data" --cells "$cells" --variants "${h5ad:+$h5ad,}none" >&2
+    if ! zarr_python=$(annbatch_python); then
+        note "no Python 3.12 or newer (BENCH_PYTHON312): $zarr left out"
+        variants=$h5ad zarr=
+    fi
+else
+    "$python" "$peers/gen_data.py" --out "$data" --cells "$cells" --variants "$h5ad" >&2
+fi
+for variant in ${zarr//,/ }; do
+    case $variant in
+    annbatch) "$zarr_python" "$peers/make_annbatch.py" "$data/synth${cells}_annbatch.zarr" "$data/synth${cells}_none.h5ad" >&2 ;;
+    zarr3) "$zarr_python" scripts/bench/make_zarr.py "$data/synth${cells}_none.h5ad" "$data/synth${cells}_zarr3.zarr" >&2 ;;
+    esac
+done
 bin=${SHUFFLEFS_BIN:-$target_dir/release/shufflefs}
 if [ -z "${SHUFFLEFS_BIN:-}" ]; then
     note "build"
@@ -74,14 +109,22 @@ scdataset() { "$python" scripts/bench/read_scdataset.py "$file" --block "$1" --f
 
 for ((round = 1; round <= rounds; round++)); do
     for variant in ${variants//,/ }; do
-        file=$data/synth${cells}_$variant.h5ad
         note "round $round of $rounds: $variant"
-        cat "$file" >/dev/null
+        file=$data/synth${cells}_$variant.h5ad
+        [ -e "$file" ] || file=${file%.h5ad}.zarr
+        find "$file" -type f -exec cat {} + >/dev/null
         measure readinto "$python" scripts/bench/read_mount.py "$bin" "$file" --reader readinto
-        # shellcheck disable=SC2086 # two numbers
-        measure "scDataset best" scdataset ${best[$variant]:-256 64}
+        case $file in
+        *.h5ad)
+            # shellcheck disable=SC2086 # two numbers
+            measure "scDataset best" scdataset ${best[$variant]:-256 64}
+            measure "scDataset b=16 f=256" scdataset 16 256
+            ;;
+        # Its fastest settings; those of its README mix better.
+        *) measure "annbatch best" "$zarr_python" scripts/bench/read_annbatch.py "$file" --seconds "$seconds" ;;
+        esac
         measure load_file "$python" scripts/bench/read_mount.py "$bin" "$file" --reader load_file
-        measure "scDataset b=16 f=256" scdataset 16 256
+        measure narrow "$python" scripts/bench/read_mount.py "$bin" "$file" -o x-dtype=uint16 -o index-dtype=uint16
         measure "" "$bin" bench "$file" --mount --json --memory 2G --obs plate,drug,cell_line
     done
 done

@@ -97,6 +97,52 @@ impl DType {
         }
     }
 
+    /// The smallest type that holds every value of both, `None` if there is none (64-bit integers beside floats or beside 64-bit
+    /// integers of the other sign). Booleans are 0 and 1. Where it exists it is the type that numpy promotes to.
+    #[must_use]
+    pub fn common(self, other: Self) -> Option<Self> {
+        let holds = |to: Self, from: Self| match (from.integer_bits(), to.integer_bits()) {
+            _ if from == to => true,
+            (Some((signed, bits)), Some((to_signed, to_bits))) => {
+                to != Self::Bool
+                    && if signed { to_signed && to_bits >= bits } else { to_bits - i32::from(to_signed) >= bits }
+            }
+            (Some((signed, bits)), None) => to.significand_bits() >= bits - i32::from(signed),
+            (None, Some(_)) => false,
+            (None, None) => to.significand_bits() >= from.significand_bits(),
+        };
+        Self::ALL
+            .into_iter()
+            .filter(|&to| holds(to, self) && holds(to, other))
+            .min_by_key(|to| (to.size_bytes(), to.is_float()))
+    }
+
+    /// Signedness and bits of an integer type; booleans are unsigned of one bit.
+    const fn integer_bits(self) -> Option<(bool, i32)> {
+        Some(match self {
+            Self::Bool => (false, 1),
+            Self::U8 => (false, 8),
+            Self::I8 => (true, 8),
+            Self::U16 => (false, 16),
+            Self::I16 => (true, 16),
+            Self::U32 => (false, 32),
+            Self::I32 => (true, 32),
+            Self::U64 => (false, 64),
+            Self::I64 => (true, 64),
+            Self::F16 | Self::F32 | Self::F64 => return None,
+        })
+    }
+
+    /// Bits of a float's integers that are all exact; 0 for integers.
+    const fn significand_bits(self) -> i32 {
+        match self {
+            Self::F16 => 11,
+            Self::F32 => 24,
+            Self::F64 => 53,
+            _ => 0,
+        }
+    }
+
     /// True for the floating-point types.
     #[must_use]
     pub const fn is_float(self) -> bool {
@@ -241,6 +287,36 @@ mod tests {
         {
             assert_eq!(f64_to_f16(value), bits, "{value}");
         }
+    }
+
+    /// Checked against `numpy.result_type`: equal, or none where numpy would round.
+    #[test]
+    fn common_types_hold_both() {
+        use DType::{Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+        for (a, b, common) in [
+            (I32, F32, Some(F64)),
+            (U8, U16, Some(U16)),
+            (U8, I8, Some(I16)),
+            (U16, I8, Some(I32)),
+            (U32, I32, Some(I64)),
+            (U64, I64, None),
+            (U64, U8, Some(U64)),
+            (I64, F64, None),
+            (I64, F32, None),
+            (I32, F64, Some(F64)),
+            (U32, F32, Some(F64)),
+            (U16, F32, Some(F32)),
+            (I16, F16, Some(F32)),
+            (U8, F16, Some(F16)),
+            (F16, F32, Some(F32)),
+            (Bool, I8, Some(I8)),
+            (Bool, F16, Some(F16)),
+            (Bool, Bool, Some(Bool)),
+            (F64, F32, Some(F64)),
+        ] {
+            assert_eq!((a.common(b), b.common(a)), (common, common), "{a} {b}");
+        }
+        assert!(DType::ALL.into_iter().all(|dtype| dtype.common(dtype) == Some(dtype)));
     }
 
     #[test]

@@ -84,6 +84,7 @@ fn select(x: Option<&str>) -> Selection {
         obs: ObsChoice::Auto,
         names: NamesChoice::Auto,
         genes_column: None,
+        one_of_many: false,
     }
 }
 

@@ -50,6 +50,7 @@ fn select(x: Option<&str>, obs: ObsChoice) -> Selection {
         obs,
         names: NamesChoice::Yes,
         genes_column: None,
+        one_of_many: false,
     }
 }
 
@@ -152,6 +153,7 @@ fn kind_of(store: &AnnDataStore, element: usize) -> &'static str {
     match store.schema().elements[element].kind {
         ElementKind::Sparse { .. } => "csr",
         ElementKind::Dense { .. } => "dense",
+        ElementKind::Mixed { .. } => "csr and dense",
     }
 }
 

@@ -28,6 +28,7 @@ fn select() -> Selection {
         obs: ObsChoice::All,
         names: NamesChoice::Yes,
         genes_column: None,
+        one_of_many: false,
     }
 }
 

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,13 @@ def test_open_files_outlive_a_killed_daemon(source, passthrough):
 
 
 def test_without_root_passthrough_is_refused_in_one_line(source):
+    # Where everybody may read it: pytest's own folders are for their owner only.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        check_refusal_without_root(shutil.copy(source, folder))
+
+
+def check_refusal_without_root(source):
     args = ["--io", "passthrough", source]
     if os.geteuid() != 0:
         code, line = refusal(*args)

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Mounts a file afresh, reads all windows of epoch 0 in one process, adds up every value, unmounts. One JSON line.
 
-usage: read_mount.py SHUFFLEFS FILE.h5ad --reader readinto|load_file [--memory 2G] [--columns plate,drug,cell_line]
+usage: read_mount.py SHUFFLEFS FILE.h5ad --reader readinto|load_file [--memory 2G] [--columns plate,drug,cell_line] [-o OPTION=VALUE ...]
   readinto   readinto() of one reused buffer, tensors as views of it
   load_file  safetensors.numpy.load_file
+  -o         another option of the mount, such as -o x-dtype=uint16; values are then widened to float32, indices to int32
+  --exported DIR  reads files that `shufflefs export` wrote to DIR and mounts nothing: what the client alone takes
 """
 
 from __future__ import annotations
@@ -58,6 +60,27 @@ class Server:
         return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e9
 
 
+class Exported:
+    """A folder with the files of a mount, and nobody who serves them."""
+
+    open_s = 0.0
+
+    def __init__(self, folder: Path):
+        self.mnt = folder
+
+    def __enter__(self) -> Exported:
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+    def cpu_seconds(self) -> float:
+        return 0.0
+
+    def peak_gb(self) -> float:
+        return 0.0
+
+
 def readinto(buffer: bytearray):
     view = memoryview(buffer)
 
@@ -84,12 +107,19 @@ def main() -> None:
     p.add_argument("--reader", choices=["readinto", "load_file"], default="readinto")
     p.add_argument("--memory", default="2G")
     p.add_argument("--columns", default="plate,drug,cell_line")
+    p.add_argument("-o", dest="options", action="append", default=[])
+    p.add_argument("--exported", type=Path)
     a = p.parse_args()
     if a.reader == "load_file":
         from safetensors.numpy import load_file
 
     version = subprocess.run([a.binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
-    with Server(a.binary, a.file, ["--memory", a.memory, "--obs", a.columns]) as server:
+    more = [word for option in a.options for word in ("--" + option).split("=", 1)]
+    if a.exported:
+        server = Exported(a.exported)
+    else:
+        server = Server(a.binary, a.file, ["--memory", a.memory, "--obs", a.columns, *more])
+    with server:
         folder = f"{server.mnt}/epoch-00000"
         names = Path(folder, "batches.txt").read_text().split()
         dataset = json.loads((server.mnt / "dataset.json").read_text())
@@ -100,7 +130,10 @@ def main() -> None:
         meter = Meter()
         for name in names:
             t = load(f"{folder}/{name}")
-            meter.add(t["X.data"], t["X.indices"], t[columns[0]])
+            data, indices = t["X.data"], t["X.indices"]
+            if data.dtype.itemsize < 4:
+                data, indices = data.astype(np.float32), indices.astype(np.int32)
+            meter.add(data, indices, t[columns[0]])
             for column in columns[1:]:
                 t[column].sum()
             rows.append(np.array(t["row"]))
@@ -110,7 +143,7 @@ def main() -> None:
         order = dataset["order"]
         config = {
             "mode": a.reader, "batch": order["batch_size"], "fetch_factor": order["fetch_factor"],
-            "blocks_per_window": order["blocks_per_window"], "memory": a.memory,
+            "blocks_per_window": order["blocks_per_window"], "memory": a.memory, "options": a.options,
         }
         peak = own_peak_gb() + server.peak_gb()
         emit("shufflefs", version, a.file, config, meter, meter.rows, seconds, cpu_s, server.open_s, peak)

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use super::{BatchShape, Genes};
+use super::BatchShape;
 use crate::dtype::DType;
-use crate::store::{Categories, ColumnData, ElementId, ElementKind, Schema};
+use crate::store::{Categories, ColumnData, ElementId, ElementKind, Schema, ServedGenes};
 
 /// Categories up to this many bytes of JSON travel in every batch; longer lists are in `dataset.json` only.
 const INLINE_CATEGORIES_BYTES: usize = 16 * 1024;
@@ -17,8 +17,6 @@ const INLINE_CATEGORIES_BYTES: usize = 16 * 1024;
 pub struct BatchSpec {
     /// The dataset.
     pub schema: Arc<Schema>,
-    /// A choice of genes, for the elements on the gene axis.
-    pub genes: Option<Arc<Genes>>,
     /// True if sparse elements on the gene axis are served dense.
     pub dense: bool,
     /// Seed of the order, for the metadata.
@@ -30,16 +28,20 @@ pub struct BatchSpec {
 /// How an element's scattered rows become its arrays in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Render {
-    /// CSR as stored.
+    /// CSR as stored, or with columns that were renumbered on the way.
     Csr,
-    /// CSR with some genes dropped: compacted in place.
+    /// CSR with genes dropped or permuted in some rows: compacted in place.
     CsrGenes,
     /// CSR made dense.
     Densify,
     /// Dense as stored.
     Dense,
-    /// Dense with genes picked.
+    /// Dense with genes moved.
     DenseGenes,
+    /// Sparse rows made dense among dense ones as stored.
+    Mixed,
+    /// The same, with genes moved.
+    MixedGenes,
 }
 
 /// One array of a batch file.
@@ -133,26 +135,28 @@ impl BatchSpec {
     #[must_use]
     pub fn render(&self, element: ElementId) -> Render {
         let e = &self.schema.elements[element];
-        let genes = e.gene_axis && self.genes.is_some();
+        let genes = self.schema.genes_of(element);
         match e.kind {
             ElementKind::Sparse { .. } if self.dense && e.gene_axis => Render::Densify,
-            ElementKind::Sparse { .. } if genes => Render::CsrGenes,
+            ElementKind::Sparse { .. } if genes.is_some_and(ServedGenes::any_unsettled) => Render::CsrGenes,
             ElementKind::Sparse { .. } => Render::Csr,
-            ElementKind::Dense { .. } if genes => Render::DenseGenes,
+            ElementKind::Dense { .. } if genes.is_some() => Render::DenseGenes,
             ElementKind::Dense { .. } => Render::Dense,
+            ElementKind::Mixed { .. } if genes.is_some() => Render::MixedGenes,
+            ElementKind::Mixed { .. } => Render::Mixed,
         }
     }
 
-    /// The choice of genes, if it applies to `element`.
+    /// True if `element` is served as CSR.
     #[must_use]
-    pub fn genes_of(&self, element: ElementId) -> Option<&Genes> {
-        self.genes.as_deref().filter(|_| self.schema.elements[element].gene_axis)
+    pub fn is_csr(&self, element: ElementId) -> bool {
+        matches!(self.render(element), Render::Csr | Render::CsrGenes)
     }
 
     /// Columns of `element` in a batch.
     #[must_use]
     pub fn n_cols_out(&self, element: ElementId) -> u64 {
-        self.genes_of(element).map_or(self.schema.elements[element].n_cols, |g| u64::from(g.n_out()))
+        self.schema.genes_of(element).map_or(self.schema.elements[element].n_cols, |genes| u64::from(genes.n_out))
     }
 
     /// The arrays of a batch, in file order.
@@ -177,19 +181,19 @@ impl BatchSpec {
     fn element_fields(&self, i: ElementId, name: &str, fields: &mut Vec<Field>) {
         let (dtype, index_dtype) = (self.schema.elements[i].dtype, self.schema.elements[i].index_dtype);
         let field = |name: String, dtype, content, extent| Field { name, dtype, content, extent };
-        match self.render(i) {
-            Render::Csr | Render::CsrGenes => {
+        match self.is_csr(i) {
+            true => {
                 fields.push(field(format!("{name}.data"), dtype, Content::Data(i), FieldExtent::Values(i)));
                 fields.push(field(format!("{name}.indices"), index_dtype, Content::Indices(i), FieldExtent::Values(i)));
                 fields.push(field(format!("{name}.indptr"), DType::I32, Content::IndPtr(i), FieldExtent::RowsPlusOne));
                 fields.push(field(format!("{name}.shape"), DType::I64, Content::Shape(i), FieldExtent::Two));
             }
-            Render::Densify | Render::Dense | Render::DenseGenes => {
+            false => {
                 let extent = FieldExtent::RowsBy(self.n_cols_out(i));
                 fields.push(field(name.to_owned(), dtype, Content::Matrix(i), extent));
             }
         }
-        if name == "X" && self.genes_of(i).is_some() {
+        if name == "X" && self.schema.genes_of(i).is_some_and(|genes| genes.is_choice) {
             fields.push(field("X.total".into(), DType::F64, Content::Total(i), FieldExtent::Rows));
         }
     }
@@ -265,10 +269,7 @@ impl BatchSpec {
     pub fn constant_metadata(&self) -> Vec<(String, String)> {
         let mut meta = Vec::new();
         for (i, element) in self.schema.elements.iter().enumerate() {
-            let encoding = match self.render(i) {
-                Render::Csr | Render::CsrGenes => "csr",
-                Render::Densify | Render::Dense | Render::DenseGenes => "dense",
-            };
+            let encoding = if self.is_csr(i) { "csr" } else { "dense" };
             meta.push((format!("{}.encoding", element.name), encoding.to_owned()));
         }
         for column in &self.schema.columns {

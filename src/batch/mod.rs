@@ -15,8 +15,8 @@
 //! dense, genes picked from dense rows) are scattered into a *staging* area behind the file's end, which is part of the
 //! buffer while the batch is assembled, and is not served.
 
+mod compact;
 pub mod fields;
-pub mod genes;
 mod render;
 pub mod safetensors;
 
@@ -25,7 +25,6 @@ use std::ops::Range;
 use crate::order::Pass;
 
 pub use fields::BatchSpec;
-pub use genes::Genes;
 
 /// What fixes the size of a batch file.
 #[derive(Debug, Clone, Copy)]

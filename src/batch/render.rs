@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
+use super::BatchContext;
 use super::fields::{BatchSpec, Content, text_width};
-use super::{BatchContext, Genes};
 use crate::dtype::DType;
 use crate::num::to_usize;
-use crate::store::{ColumnData, Strings};
+use crate::store::{ColumnData, GeneMap, Strings};
 
 /// Two disjoint ranges of one buffer, in the order asked for.
 pub(super) fn two_ranges(buffer: &mut [u8], a: Range<u64>, b: Range<u64>) -> (&mut [u8], &mut [u8]) {
@@ -20,98 +20,41 @@ pub(super) fn two_ranges(buffer: &mut [u8], a: Range<u64>, b: Range<u64>) -> (&m
     }
 }
 
-/// Drops the genes that are not chosen, row by row and in place, and renumbers the others. `data` and `indices`, of `item` and `index_item` bytes each, hold the rows at
-/// `starts`.
-/// Returns the new row pointers; everything behind the last kept value is zeroed. Rows whose order the renumbering breaks are sorted
-/// by column, stably, so that duplicates keep their order.
-pub(super) fn compact_genes(
-    genes: &Genes,
-    starts: &[u32],
-    (item, index_item): (usize, usize),
-    data: &mut [u8],
-    indices: &mut [u8],
-) -> Vec<u32> {
-    let mut out_starts = Vec::with_capacity(starts.len());
-    out_starts.push(0);
-    let mut at = 0_usize;
-    let mut row: Vec<(u32, usize)> = Vec::new();
-    let mut values: Vec<u8> = Vec::new();
-    for bounds in starts.windows(2) {
-        let (from, to) = (bounds[0] as usize, bounds[1] as usize);
-        if genes.is_monotone() {
-            for i in from..to {
-                if let Some(out) = genes.get(load_index(indices, i, index_item)) {
-                    data.copy_within(i * item..(i + 1) * item, at * item);
-                    store_index(indices, at, index_item, out);
-                    at += 1;
-                }
-            }
-        } else {
-            row.clear();
-            row.extend((from..to).filter_map(|i| genes.get(load_index(indices, i, index_item)).map(|out| (out, i))));
-            row.sort_by_key(|&(out, _)| out);
-            values.clear();
-            for &(_, i) in &row {
-                values.extend_from_slice(&data[i * item..(i + 1) * item]);
-            }
-            data[at * item..at * item + values.len()].copy_from_slice(&values);
-            for &(out, _) in &row {
-                store_index(indices, at, index_item, out);
-                at += 1;
-            }
-        }
-        // At most the stored count, which is below 2^31.
-        #[allow(clippy::cast_possible_truncation)]
-        out_starts.push(at as u32);
-    }
-    data[at * item..].fill(0);
-    indices[at * index_item..].fill(0);
-    out_starts
-}
-
-/// Writes sparse rows as a dense matrix of `n_cols` columns. Values of one column that is stored twice are added up, as every
+/// Writes the values `range` of sparse rows as one dense row. Values of one column that is stored twice are added up, as every
 /// reader of CSR does.
 pub(super) fn densify(
-    genes: Option<&Genes>,
-    starts: &[u32],
+    genes: Option<&GeneMap>,
+    range: Range<usize>,
     (dtype, index_item): (DType, usize),
-    n_cols: u64,
     (data, indices): (&[u8], &[u8]),
     out: &mut [u8],
 ) {
     out.fill(0);
-    let (item, row_bytes) = (dtype.size_bytes(), to_usize(n_cols) * dtype.size_bytes());
-    if row_bytes == 0 {
-        return;
-    }
-    for (bounds, row) in starts.windows(2).zip(out.chunks_exact_mut(row_bytes)) {
-        for i in bounds[0] as usize..bounds[1] as usize {
-            let col = load_index(indices, i, index_item);
-            let col = match genes {
-                Some(genes) => genes.get(col),
-                None => Some(col),
-            };
-            if let Some(col) = col {
-                let to = col as usize * item;
-                add_assign(dtype, &mut row[to..to + item], &data[i * item..(i + 1) * item]);
-            }
+    let item = dtype.size_bytes();
+    for i in range {
+        let col = load_index(indices, i, index_item);
+        let col = match genes {
+            Some(genes) => genes.get(col),
+            None => Some(col),
+        };
+        if let Some(col) = col {
+            let to = col as usize * item;
+            add_assign(dtype, &mut out[to..to + item], &data[i * item..(i + 1) * item]);
         }
     }
 }
 
-/// Picks the chosen genes from dense rows of `n_cols` columns.
-pub(super) fn pick_genes(genes: &Genes, item: usize, n_cols: u64, rows: &[u8], out: &mut [u8]) {
-    let (row_bytes, out_bytes) = (to_usize(n_cols) * item, genes.n_out() as usize * item);
-    out.fill(0);
-    if row_bytes == 0 || out_bytes == 0 {
+/// Moves the columns of one dense row to where they go; columns that nothing goes to are zero.
+pub(super) fn move_genes(genes: Option<&GeneMap>, item: usize, row: &[u8], out: &mut [u8]) {
+    let Some(genes) = genes else {
+        out.copy_from_slice(row);
         return;
-    }
-    for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(out_bytes)) {
-        for (value, col) in row.chunks_exact(item).zip(0_u32..) {
-            if let Some(to) = genes.get(col) {
-                let to = to as usize * item;
-                out[to..to + item].copy_from_slice(value);
-            }
+    };
+    out.fill(0);
+    for (value, col) in row.chunks_exact(item).zip(0_u32..) {
+        if let Some(to) = genes.get(col) {
+            let to = to as usize * item;
+            out[to..to + item].copy_from_slice(value);
         }
     }
 }
@@ -133,7 +76,7 @@ pub(super) fn fill_resident(spec: &BatchSpec, content: Content, batch: BatchCont
     match content {
         Content::Row => fill_each(rows, out, |&row| row.to_le_bytes()),
         Content::Source => fill_each(rows, out, |&row| {
-            let source = schema.sources.partition_point(|s| s.rows.end <= row);
+            let source = schema.source_of(row);
             i32::try_from(source).unwrap_or(i32::MAX).to_le_bytes()
         }),
         Content::Shape(e) => {
@@ -198,11 +141,6 @@ fn load_index(bytes: &[u8], i: usize, item: usize) -> u32 {
     u32::from_le_bytes(word)
 }
 
-fn store_index(bytes: &mut [u8], i: usize, item: usize, value: u32) {
-    let wide = u64::from(value).to_le_bytes();
-    bytes[i * item..(i + 1) * item].copy_from_slice(&wide[..item]);
-}
-
 /// `to += value` for little-endian elements. Integers wrap, booleans are or-ed: what scipy does.
 fn add_assign(dtype: DType, to: &mut [u8], value: &[u8]) {
     macro_rules! add {
@@ -251,40 +189,24 @@ mod tests {
         values.iter().flat_map(|v| v.to_le_bytes()).collect()
     }
 
-    /// Rows {3: a, 0: b, 3: c}, {}, {1: d, 2: e} with genes [3, none, 0].
-    #[test]
-    fn dropped_genes_are_compacted_and_sorted_stably() {
-        let genes = Genes::new(5, &[Some(3), None, Some(0)]).unwrap();
-        let mut data = bytes(&[10, 20, 30, 40, 50]);
-        let mut indices = bytes(&[3, 0, 3, 1, 0]);
-        let starts = compact_genes(&genes, &[0, 3, 3, 5], (4, 4), &mut data, &mut indices);
-        assert_eq!(starts, [0, 3, 3, 4]);
-        assert_eq!(ints(&indices), [0, 0, 2, 2, 0]);
-        assert_eq!(ints(&data), [10, 30, 20, 50, 0]);
-    }
-
-    #[test]
-    fn monotone_genes_keep_the_stored_order() {
-        let genes = Genes::new(4, &[Some(1), Some(3)]).unwrap();
-        let mut data = bytes(&[1, 2, 3, 4]);
-        let mut indices = bytes(&[3, 1, 0, 3]);
-        let starts = compact_genes(&genes, &[0, 3, 4], (4, 4), &mut data, &mut indices);
-        assert_eq!((starts, ints(&indices), ints(&data)), (vec![0, 2, 3], vec![1, 0, 1, 0], vec![1, 2, 4, 0]));
-    }
-
     #[test]
     fn dense_rows_add_duplicates() {
         let mut out = vec![9; 2 * 3 * 4];
         let sparse = (&bytes(&[5, 6, 7])[..], &bytes(&[2, 2, 0])[..]);
-        densify(None, &[0, 2, 3], (DType::U32, 4), 3, sparse, &mut out);
+        for (range, out) in [0..2, 2..3].into_iter().zip(out.chunks_exact_mut(12)) {
+            densify(None, range, (DType::U32, 4), sparse, out);
+        }
         assert_eq!(ints(&out), [0, 0, 11, 7, 0, 0]);
-        let genes = Genes::new(3, &[Some(2)]).unwrap();
-        let mut out = vec![9; 2 * 4];
-        densify(Some(&genes), &[0, 2, 3], (DType::U32, 4), 1, sparse, &mut out);
-        assert_eq!(ints(&out), [11, 0]);
-        let mut picked = vec![0; 8];
-        pick_genes(&genes, 4, 3, &bytes(&[1, 2, 3, 4, 5, 6]), &mut picked);
-        assert_eq!(ints(&picked), [3, 6]);
+        let genes = GeneMap::new(3, &[Some(2)]).unwrap();
+        let mut out = vec![9; 4];
+        densify(Some(&genes), 0..2, (DType::U32, 4), sparse, &mut out);
+        assert_eq!(ints(&out), [11]);
+        let mut moved = vec![9; 8];
+        let genes = GeneMap::new(3, &[Some(2), None]).unwrap();
+        move_genes(Some(&genes), 4, &bytes(&[1, 2, 3]), &mut moved);
+        assert_eq!(ints(&moved), [3, 0]);
+        move_genes(None, 4, &bytes(&[1, 2]), &mut moved);
+        assert_eq!(ints(&moved), [1, 2]);
     }
 
     #[test]

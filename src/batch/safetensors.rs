@@ -14,11 +14,10 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use super::fields::{BatchSpec, Content, Field, NameClash, Render};
-use super::{BatchContext, BatchShape, Encoder, Layout, render};
+use super::{BatchContext, BatchShape, Encoder, Layout, compact, render};
 use crate::dtype::DType;
 use crate::num::to_usize;
 use crate::order::{self, Pass};
-use crate::store::ElementKind;
 
 /// Tensors start at multiples of this, so that any reader can view them in place.
 const TENSOR_ALIGN: u64 = 64;
@@ -146,11 +145,13 @@ impl Safetensors {
             match self.spec.render(e) {
                 Render::Csr => self.write_indptr(e, layout, starts, buffer),
                 Render::CsrGenes => {
-                    let starts = self.compact(e, layout, starts, buffer);
+                    let starts = self.compact(e, layout, batch, buffer);
                     n = starts.last().copied().map_or(0, u64::from);
                     self.write_indptr(e, layout, &starts, buffer);
                 }
-                Render::Densify | Render::DenseGenes => self.unstage(e, layout, batch, buffer),
+                Render::Densify | Render::DenseGenes | Render::Mixed | Render::MixedGenes => {
+                    self.unstage(e, layout, batch, buffer);
+                }
                 Render::Dense => {}
             }
             n_values.push(n);
@@ -171,15 +172,17 @@ impl Safetensors {
         }
     }
 
-    fn compact(&self, e: usize, layout: &Layout, starts: &[u32], buffer: &mut [u8]) -> Vec<u32> {
+    fn compact(&self, e: usize, layout: &Layout, batch: BatchContext<'_>, buffer: &mut [u8]) -> Vec<u32> {
+        let starts = &batch.row_starts[e];
         let ranges = (self.field_range(layout, Content::Data(e)), self.field_range(layout, Content::Indices(e)));
-        let (Some(genes), (Some(data), Some(indices))) = (self.spec.genes_of(e), ranges) else {
-            return starts.to_vec();
+        let (Some(genes), (Some(data), Some(indices))) = (self.spec.schema.genes_of(e), ranges) else {
+            return starts.clone();
         };
         let element = &self.spec.schema.elements[e];
         let items = (element.dtype.size_bytes(), element.index_dtype.size_bytes());
         let (data, indices) = render::two_ranges(buffer, data, indices);
-        render::compact_genes(genes, starts, items, data, indices)
+        let maps = batch.rows.iter().map(|&row| genes.unsettled(self.spec.schema.source_of(row)));
+        compact::compact_genes(maps, starts, items, data, indices)
     }
 
     /// Where the scattered rows of a part lie in the buffer.
@@ -187,9 +190,10 @@ impl Safetensors {
         let start = layout.part_offsets[part];
         let p = &self.spec.schema.parts[part];
         let element = &self.spec.schema.elements[p.element];
-        let n = match element.kind {
-            ElementKind::Sparse { .. } => batch.row_starts[p.element].last().copied().map_or(0, u64::from),
-            ElementKind::Dense { .. } => batch.rows.len() as u64 * element.n_cols,
+        let n = if element.kind.dense() == Some(part) {
+            batch.rows.len() as u64 * element.stored_cols
+        } else {
+            batch.row_starts[p.element].last().copied().map_or(0, u64::from)
         };
         start..start + n * element.served(p.role).size_bytes() as u64
     }
@@ -197,41 +201,57 @@ impl Safetensors {
     /// Staged rows to the matrix in the file.
     fn unstage(&self, e: usize, layout: &Layout, batch: BatchContext<'_>, buffer: &mut [u8]) {
         let Some(matrix) = self.field_range(layout, Content::Matrix(e)) else { return };
-        let element = &self.spec.schema.elements[e];
+        let schema = &self.spec.schema;
+        let element = &schema.elements[e];
         let (file, staging) = buffer.split_at_mut(to_usize(layout.size_bytes));
-        let staged = |range: Range<u64>| {
-            &staging[to_usize(range.start - layout.size_bytes)..to_usize(range.end - layout.size_bytes)]
+        // What was scattered to its final place is not staged.
+        let staged = |part: usize| {
+            let range = self.part_range(layout, part, batch);
+            let place = |at: u64| at.checked_sub(layout.size_bytes).map(to_usize);
+            place(range.start).zip(place(range.end)).and_then(|(from, to)| staging.get(from..to))
         };
+        let sparse = element.kind.sparse().and_then(|(data, indices)| staged(data).zip(staged(indices)));
+        let dense = element.kind.dense().and_then(staged);
         let out = &mut file[to_usize(matrix.start)..to_usize(matrix.end)];
-        match (element.kind, self.spec.genes_of(e)) {
-            (ElementKind::Sparse { data, indices }, genes) => {
-                let rows =
-                    (staged(self.part_range(layout, data, batch)), staged(self.part_range(layout, indices, batch)));
-                let n_cols = self.spec.n_cols_out(e);
-                let types = (element.dtype, element.index_dtype.size_bytes());
-                render::densify(genes, &batch.row_starts[e], types, n_cols, rows, out);
+        let (item, index_item) = (element.dtype.size_bytes(), element.index_dtype.size_bytes());
+        let (row_bytes, staged_bytes) =
+            (to_usize(self.spec.n_cols_out(e)) * item, to_usize(element.stored_cols) * item);
+        if row_bytes == 0 {
+            return;
+        }
+        let genes = schema.genes_of(e);
+        for ((slot, &row), out) in batch.rows.iter().enumerate().zip(out.chunks_exact_mut(row_bytes)) {
+            let source = schema.source_of(row);
+            if !schema.is_dense(e, source) {
+                let (Some(rows), [from, to]) = (sparse, &batch.row_starts[e][slot..slot + 2]) else { continue };
+                let map = genes.and_then(|genes| genes.unsettled(source));
+                render::densify(map, *from as usize..*to as usize, (element.dtype, index_item), rows, out);
+            } else if let Some(rows) = dense {
+                let row = &rows[slot * staged_bytes..][..to_usize(schema.source_cols(e, source)) * item];
+                render::move_genes(genes.and_then(|genes| genes.of(source)), item, row, out);
             }
-            (ElementKind::Dense { values }, Some(genes)) => {
-                let rows = staged(self.part_range(layout, values, batch));
-                render::pick_genes(genes, element.dtype.size_bytes(), element.n_cols, rows, out);
-            }
-            (ElementKind::Dense { .. }, None) => {}
         }
     }
 
     fn write_totals(&self, e: usize, layout: &Layout, batch: BatchContext<'_>, buffer: &mut [u8]) {
         let Some(total) = self.field_range(layout, Content::Total(e)) else { return };
-        let element = &self.spec.schema.elements[e];
-        match element.kind {
-            ElementKind::Sparse { data, .. } => {
-                let (data, out) = render::two_ranges(buffer, self.part_range(layout, data, batch), total);
-                let rows = batch.row_starts[e].windows(2).map(|w| w[0] as usize..w[1] as usize);
-                render::row_totals(element.dtype, rows, data, out);
-            }
-            ElementKind::Dense { values } => {
-                let n = to_usize(element.n_cols);
-                let (values, out) = render::two_ranges(buffer, self.part_range(layout, values, batch), total);
-                render::row_totals(element.dtype, (0..batch.rows.len()).map(|i| i * n..(i + 1) * n), values, out);
+        let schema = &self.spec.schema;
+        let element = &schema.elements[e];
+        if let Some((data, _)) = element.kind.sparse() {
+            let (data, out) = render::two_ranges(buffer, self.part_range(layout, data, batch), total.clone());
+            let rows = batch.row_starts[e].windows(2).map(|w| w[0] as usize..w[1] as usize);
+            render::row_totals(element.dtype, rows, data, out);
+        }
+        if let Some(values) = element.kind.dense() {
+            let stride = to_usize(element.stored_cols);
+            let (values, out) = render::two_ranges(buffer, self.part_range(layout, values, batch), total);
+            for ((slot, &row), out) in batch.rows.iter().enumerate().zip(out.chunks_exact_mut(8)) {
+                let source = schema.source_of(row);
+                if schema.is_dense(e, source) {
+                    let len = to_usize(schema.source_cols(e, source));
+                    let row = std::iter::once(slot * stride..slot * stride + len);
+                    render::row_totals(element.dtype, row, values, out);
+                }
             }
         }
     }
@@ -252,22 +272,26 @@ impl Encoder for Safetensors {
             let start = align(at);
             at = start.saturating_add(field.extent.n_elems(shape).saturating_mul(field.dtype.size_bytes() as u64));
             fields.push(start..at);
-            match (field.content, content_kind(&self.spec, field.content)) {
-                (Content::Data(_), Some(ElementKind::Sparse { data, .. })) => part_offsets[data] = start,
-                (Content::Indices(_), Some(ElementKind::Sparse { indices, .. })) => part_offsets[indices] = start,
-                (Content::Matrix(e), Some(ElementKind::Dense { values })) if self.spec.render(e) == Render::Dense => {
-                    part_offsets[values] = start;
+            let part = match field.content {
+                Content::Data(e) => self.spec.schema.elements[e].kind.sparse().map(|(data, _)| data),
+                Content::Indices(e) => self.spec.schema.elements[e].kind.sparse().map(|(_, indices)| indices),
+                Content::Matrix(e) if matches!(self.spec.render(e), Render::Dense | Render::Mixed) => {
+                    self.spec.schema.elements[e].kind.dense()
                 }
-                _ => {}
+                _ => None,
+            };
+            if let Some(part) = part {
+                part_offsets[part] = start;
             }
         }
         let size_bytes = at;
-        for (part, offset) in parts.iter().zip(&mut part_offsets) {
+        for (i, (part, offset)) in parts.iter().zip(&mut part_offsets).enumerate() {
             if *offset == u64::MAX {
                 let element = &self.spec.schema.elements[part.element];
-                let n = match element.kind {
-                    ElementKind::Sparse { .. } => shape.n_values[part.element],
-                    ElementKind::Dense { .. } => u64::from(shape.n_rows).saturating_mul(element.n_cols),
+                let n = if element.kind.dense() == Some(i) {
+                    u64::from(shape.n_rows).saturating_mul(element.stored_cols)
+                } else {
+                    shape.n_values[part.element]
                 };
                 *offset = align(at);
                 at = offset.saturating_add(n.saturating_mul(element.served(part.role).size_bytes() as u64));
@@ -287,14 +311,6 @@ impl Encoder for Safetensors {
             );
         }
         self.write_header(layout, batch, &n_values, buffer);
-    }
-}
-
-/// The kind of the element behind a scattered field.
-fn content_kind(spec: &BatchSpec, content: Content) -> Option<ElementKind> {
-    match content {
-        Content::Data(e) | Content::Indices(e) | Content::Matrix(e) => spec.schema.elements.get(e).map(|e| e.kind),
-        _ => None,
     }
 }
 

@@ -100,6 +100,10 @@ pub struct DatasetArgs {
     #[arg(long, value_name = "DTYPE", help_heading = "Content")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index_dtype: Option<String>,
+    /// Genes of several sources that differ: those of all (inner), of any (outer, missing ones are 0), or refuse (exact) [default: inner]
+    #[arg(long, value_name = "inner|outer|exact", help_heading = "Content")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub join: Option<String>,
     /// Serve these genes only, in this order: a file with one name per line, or var:COLUMN for a boolean column of var
     #[arg(long, value_name = "FILE|var:COLUMN", help_heading = "Content")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -321,6 +325,7 @@ impl DatasetArgs {
             dense: self.dense.or(base.dense),
             x_dtype: self.x_dtype.or(base.x_dtype),
             index_dtype: self.index_dtype.or(base.index_dtype),
+            join: self.join.or(base.join),
             genes: self.genes.or(base.genes),
             genes_missing: self.genes_missing.or(base.genes_missing),
             world_size: self.world_size.or(base.world_size),

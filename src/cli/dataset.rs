@@ -10,14 +10,18 @@ use anyhow::{Context as _, bail};
 use super::memory;
 use super::options::Options;
 use super::progress::Shown;
+use super::sources::Sources;
 use crate::batch::safetensors::Safetensors;
-use crate::batch::{BatchSpec, Encoder, Genes};
+use crate::batch::{BatchSpec, Encoder};
 use crate::order::defaults;
 use crate::order::{Blocks, Order, OrderConfig, SourceRows};
-use crate::store::anndata::{self, AnnDataStore, Expansion, SourceSpec};
+use crate::store::anndata::{
+    self, AUTO_CATEGORIES, AUTO_NAMES, Collected, Collector, Joining, NamesChoice, ObsChoice, SourceSpec,
+};
 use crate::store::cache::{self, CacheConfig, RewriteConfig};
+use crate::store::collection::{Join, Loss};
 use crate::store::fingerprint::fingerprint;
-use crate::store::{OpenError, Schema, Store, Strings};
+use crate::store::{GeneMap, Schema, Store, Strings};
 use crate::window::kept::KeptChunks;
 use crate::window::sizes::Sizes;
 use crate::window::{Engine, EngineConfig};
@@ -56,6 +60,8 @@ pub struct Dataset {
     pub left_out: Vec<(String, String)>,
     /// What the user should know, one line each.
     pub warnings: Vec<String>,
+    /// What joining the genes of sources cost, if they differ.
+    pub loss: Option<Loss>,
     /// Memory and threads.
     pub resources: Resources,
     /// Newest modification time of the sources.
@@ -92,36 +98,20 @@ impl Dataset {
     ///
     /// # Errors
     /// One line that names the file, the element, the reason and the way out.
-    pub fn open(sources: &[PathBuf], options: Options) -> anyhow::Result<Self> {
-        let [source] = sources else {
-            match sources.first() {
-                None => bail!("no SOURCE given"),
-                Some(_) => bail!(
-                    "{}: a second source; several sources are not served yet, mount them one by one",
-                    sources[1].display()
-                ),
-            }
-        };
-        let (source, already_shuffled) = match anndata::expand(source)? {
-            None => (SourceSpec::parse(source), false),
-            Some(Expansion { sources, shuffled }) => match <[SourceSpec; 1]>::try_from(sources) {
-                Ok([only]) => (only, shuffled),
-                Err(several) => bail!(
-                    "{}: a collection of {} datasets; several sources are not served yet, mount them one by one",
-                    source.display(),
-                    several.len()
-                ),
-            },
-        };
-        let opened = open_source(&source, &options)?;
-        let (left_out, mut warnings) = (opened.left_out.clone(), opened.warnings.clone());
-        let gene_mask = opened.gene_mask.clone();
-        let modified = std::fs::metadata(&source.path).and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-        let mut store = AnnDataStore::new(vec![opened])?;
+    pub fn open(sources: &Sources, options: Options) -> anyhow::Result<Self> {
+        let Sources { paths: sources, shuffled } = sources;
+        let Collected { mut store, gene_mask, left_out, mut warnings, loss } = collect(sources, &options)?;
+        let modified = newest(sources);
         store.serve_as(options.x_dtype, options.index_dtype)?;
+        let (choice, missing_genes) = choose_genes(store.schema(), gene_mask, &options)?;
+        if let Some(choice) = &choice {
+            store.choose_genes(choice);
+        }
+        if let Some((loss, source)) = &loss {
+            warnings.push(loss_text(*loss, source, options.join));
+        }
         let store: Arc<dyn Store> = Arc::new(store);
-        let (genes, missing_genes) = choose_genes(store.schema(), gene_mask, &options)?;
-        let order = make_order(&*store, &options, already_shuffled)?;
+        let order = make_order(&*store, &options, *shuffled)?;
         let last = order.n_rows() % u64::from(order.batch_size());
         if last == 1 && options.tail == crate::order::Tail::Keep {
             warnings.push(
@@ -129,10 +119,9 @@ impl Dataset {
             );
         }
         let schema = Arc::new(store.schema().clone());
-        let names = batch_genes(&schema, genes.as_ref(), &missing_genes, &options)?;
+        let names = batch_genes(&schema, choice.as_ref(), &missing_genes, &options)?;
         let spec = BatchSpec {
             schema,
-            genes: genes.map(Arc::new),
             dense: options.dense,
             seed: options.seed,
             fingerprint: fingerprint(&*store, &names, options.dense),
@@ -151,6 +140,7 @@ impl Dataset {
             missing_genes,
             left_out,
             warnings,
+            loss: loss.map(|(loss, _)| loss),
             resources,
             modified,
         })
@@ -198,9 +188,62 @@ impl Dataset {
     }
 }
 
-/// Opens one source by its content.
-fn open_source(source: &SourceSpec, options: &Options) -> Result<anndata::Opened, OpenError> {
-    anndata::open(source, &options.selection, &cache_config(options))
+/// Opens the sources one after the other and joins them.
+fn collect(sources: &[PathBuf], options: &Options) -> anyhow::Result<Collected> {
+    if sources.is_empty() {
+        bail!("no SOURCE given");
+    }
+    let mut selection = options.selection.clone();
+    selection.one_of_many = sources.len() > 1;
+    let (mut collector, cache) = (Collector::new(joining(options)), cache_config(options));
+    for source in sources {
+        if selection.names == NamesChoice::Auto && collector.n_rows() > AUTO_NAMES {
+            // They are not kept for so many rows, so they need not be read.
+            selection.names = NamesChoice::No;
+        }
+        collector.add(anndata::open(&SourceSpec::parse(source), &selection, &cache)?)?;
+    }
+    Ok(collector.finish()?)
+}
+
+/// How sources become one dataset.
+fn joining(options: &Options) -> Joining {
+    let selection = &options.selection;
+    Joining {
+        genes: options.join,
+        x_dtype_is_given: options.x_dtype.is_some(),
+        columns: match &selection.obs {
+            ObsChoice::Columns(names) => names.clone(),
+            ObsChoice::Auto | ObsChoice::All | ObsChoice::None => Vec::new(),
+        },
+        most_categories: (selection.obs == ObsChoice::Auto).then_some(AUTO_CATEGORIES),
+        most_names: (selection.names == NamesChoice::Auto).then_some(AUTO_NAMES),
+    }
+}
+
+/// What a join did to the genes, in a sentence.
+fn loss_text(loss: Loss, source: &Path, how: Join) -> String {
+    let Loss { n_union, n_joined, n_source, .. } = loss;
+    let text = |n: usize| super::text::count(n as u64);
+    let (joined, union, of_source) = (text(n_joined), text(n_union), text(n_source));
+    let source = source.display();
+    match how {
+        Join::Outer => format!(
+            "the sources have {union} genes together (--join outer); those that a source lacks are 0 in its rows, most \
+             of them, {of_source}, in {source}"
+        ),
+        Join::Inner | Join::Exact => format!(
+            "{joined} of {union} genes are in all sources and are served (--join inner); {source} loses most, {of_source}; \
+             --join outer serves all"
+        ),
+    }
+}
+
+/// The newest modification time of the sources.
+fn newest(sources: &[PathBuf]) -> SystemTime {
+    let modified = |source: &PathBuf| std::fs::metadata(SourceSpec::parse(source).path).and_then(|m| m.modified()).ok();
+    let times = sources.iter().filter_map(modified);
+    times.max().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 /// The cache folder of the options, else the one of the user. `$SHUFFLEFS_CACHE_MIN_ROWS` and `$SHUFFLEFS_REWRITE_MEMORY` are for tests of
@@ -231,9 +274,10 @@ pub fn default_cache_folder() -> Option<PathBuf> {
 }
 
 /// Blocks, window and order from the store and the options.
-fn make_order(store: &dyn Store, options: &Options, already_shuffled: bool) -> anyhow::Result<Order> {
+fn make_order(store: &dyn Store, options: &Options, shuffled: bool) -> anyhow::Result<Order> {
     if let (0, Some(source)) = (store.schema().n_rows, store.schema().sources.first()) {
-        bail!("{}: obs: has no rows; there is nothing to serve", source.path.display());
+        let others = if store.schema().sources.len() > 1 { ", nor has any other source" } else { "" };
+        bail!("{}: obs: has no rows{others}; there is nothing to serve", source.path.display());
     }
     let sources: Vec<SourceRows> = store
         .chunk_borders()
@@ -245,8 +289,7 @@ fn make_order(store: &dyn Store, options: &Options, already_shuffled: bool) -> a
         Some(rows) => Blocks::fixed(rows, &sources)?,
     };
     let m = options.batch_size;
-    let fetch_factor =
-        options.fetch_factor.unwrap_or_else(|| defaults::fetch_factor(&blocks, &sources, m, already_shuffled));
+    let fetch_factor = options.fetch_factor.unwrap_or_else(|| defaults::fetch_factor(&blocks, &sources, m, shuffled));
     let n_rows = store.schema().n_rows;
     let config = OrderConfig { n_rows, blocks, batch_size: m, fetch_factor, seed: options.seed, tail: options.tail };
     Ok(Order::new(config)?)
@@ -255,7 +298,7 @@ fn make_order(store: &dyn Store, options: &Options, already_shuffled: bool) -> a
 /// Row pointers of a batch are int32.
 fn check_int32(store: &dyn Store, order: &Order) -> anyhow::Result<()> {
     for (e, element) in store.schema().elements.iter().enumerate() {
-        if let crate::store::ElementKind::Sparse { .. } = element.kind {
+        if element.kind.sparse().is_some() {
             let (m, longest) = (u64::from(order.batch_size()), u64::from(store.max_row_len(e)));
             if m.saturating_mul(longest) > u64::from(u32::MAX >> 1) {
                 bail!(
@@ -273,7 +316,7 @@ fn choose_genes(
     schema: &Schema,
     mask: Option<Vec<bool>>,
     options: &Options,
-) -> anyhow::Result<(Option<Genes>, Vec<String>)> {
+) -> anyhow::Result<(Option<GeneMap>, Vec<String>)> {
     let n = crate::num::to_usize(schema.n_vars);
     if let Some(mask) = mask {
         let column = options.selection.genes_column.clone().unwrap_or_default();
@@ -281,7 +324,7 @@ fn choose_genes(
         if chosen.is_empty() {
             bail!("--genes var:{column}: no gene is true; choose another column");
         }
-        return Ok((Genes::new(n, &chosen), Vec::new()));
+        return Ok((GeneMap::new(n, &chosen), Vec::new()));
     }
     let Some(file) = &options.genes_file else { return Ok((None, Vec::new())) };
     let wanted = read_gene_list(file)?;
@@ -318,7 +361,7 @@ fn choose_genes(
             file.display()
         );
     }
-    Ok((Genes::new(n, &chosen), missing))
+    Ok((GeneMap::new(n, &chosen), missing))
 }
 
 /// One gene per line; blank lines are skipped.
@@ -349,7 +392,7 @@ fn read_gene_list(file: &Path) -> anyhow::Result<Vec<String>> {
 /// Names of the genes of a batch.
 fn batch_genes(
     schema: &Schema,
-    genes: Option<&Genes>,
+    genes: Option<&GeneMap>,
     missing: &[String],
     options: &Options,
 ) -> anyhow::Result<Strings> {

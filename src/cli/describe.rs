@@ -32,6 +32,7 @@ pub fn dataset_json(d: &Dataset) -> Value {
         "sources": schema.sources.iter().zip(d.order.blocks().sources()).map(|(s, (_, block_rows))| json!({
             "path": s.path.display().to_string(),
             "kind": s.kind,
+            "n_vars": s.n_vars,
             "rows": [s.rows.start, s.rows.end],
             "block_rows": block_rows,
         })).collect::<Vec<_>>(),
@@ -48,6 +49,11 @@ pub fn dataset_json(d: &Dataset) -> Value {
             "blocks": blocks_json(d),
             "blocks_per_window": stats.blocks_per_window,
         },
+        "join": (schema.sources.len() > 1).then(|| json!({
+            "how": d.options.join.name(),
+            "n_vars_all_sources": d.loss.map_or(schema.n_vars, |loss| loss.n_union as u64),
+            "n_vars_joined": schema.n_vars,
+        })),
         "format": d.encoder.extension(),
         "dense": d.options.dense,
         "x": d.options.selection.x,
@@ -63,18 +69,16 @@ fn blocks_json(d: &Dataset) -> Value {
 }
 
 fn element_json(d: &Dataset, i: usize, e: &Element) -> Value {
-    let encoding = match d.spec.render(i) {
-        crate::batch::fields::Render::Csr | crate::batch::fields::Render::CsrGenes => "csr",
-        _ => "dense",
-    };
-    let n_values = match e.kind {
-        ElementKind::Sparse { .. } => Some(d.store.n_values(i)),
-        ElementKind::Dense { .. } => None,
-    };
+    let encoding = if d.spec.is_csr(i) { "csr" } else { "dense" };
+    let n_values = e.kind.sparse().map(|_| d.store.n_values(i));
     json!({
         "name": e.name,
         "encoding": encoding,
-        "stored": match e.kind { ElementKind::Sparse { .. } => "csr", ElementKind::Dense { .. } => "dense" },
+        "stored": match e.kind {
+            ElementKind::Sparse { .. } => "csr",
+            ElementKind::Dense { .. } => "dense",
+            ElementKind::Mixed { .. } => "csr and dense",
+        },
         "dtype": e.dtype.numpy_name(),
         "index_dtype": n_values.map(|_| e.index_dtype.numpy_name()),
         "n_cols": d.spec.n_cols_out(i),
@@ -226,6 +230,7 @@ pub fn warnings(d: &Dataset, plan: &Plan) -> Vec<String> {
 #[must_use]
 pub fn summary(d: &Dataset, plan: &Plan) -> String {
     let mut lines = vec![rows_line(d), batches_line(d)];
+    lines.extend(sources_line(d));
     let stats = d.order.block_stats();
     let how = if d.options.block_size.is_none() && d.order.blocks().sources().all(|(_, fixed)| fixed.is_none()) {
         "along chunks"
@@ -275,16 +280,37 @@ fn rows_line(d: &Dataset) -> String {
     let schema = d.schema();
     let mut parts = vec![format!("{} cells x {} genes", count(schema.n_rows), count(d.genes.len() as u64))];
     for (i, e) in schema.elements.iter().enumerate() {
-        let encoding = match d.spec.render(i) {
-            crate::batch::fields::Render::Csr | crate::batch::fields::Render::CsrGenes => "csr",
-            _ => "dense",
-        };
+        let encoding = if d.spec.is_csr(i) { "csr" } else { "dense" };
         parts.push(format!("{} {encoding} {}", e.name, e.dtype));
     }
     let n_columns = schema.columns.len() as u64;
     parts.push(format!("{n_columns} obs column{}", plural(n_columns)));
     parts.push(if schema.obs_names.is_some() { "names".into() } else { "no names".into() });
     format!("rows         {}", parts.join(", "))
+}
+
+/// How many sources there are, of which kinds, and how their genes were joined; nothing for one.
+fn sources_line(d: &Dataset) -> Option<String> {
+    let schema = d.schema();
+    if schema.sources.len() < 2 {
+        return None;
+    }
+    let mut kinds = std::collections::BTreeMap::<&str, u64>::new();
+    for source in &schema.sources {
+        *kinds.entry(&source.kind).or_default() += 1;
+    }
+    let kinds: Vec<String> = kinds.into_iter().map(|(kind, n)| format!("{} {kind}", count(n))).collect();
+    let genes = match d.loss {
+        Some(loss) => {
+            let (joined, all) = (count(loss.n_joined as u64), count(loss.n_union as u64));
+            format!("genes joined by {}: {joined} of {all}", d.options.join.name())
+        }
+        None if schema.genes.as_ref().is_some_and(|genes| !genes.is_choice) => {
+            "the same genes, in several orders".to_owned()
+        }
+        None => "the same genes".to_owned(),
+    };
+    Some(format!("sources      {} ({}); {genes}", count(schema.sources.len() as u64), kinds.join("; ")))
 }
 
 fn batches_line(d: &Dataset) -> String {

@@ -6,6 +6,7 @@ use super::args::DatasetArgs;
 use crate::dtype::DType;
 use crate::order::{RankPolicy, Tail};
 use crate::store::anndata::{NamesChoice, ObsChoice, Selection};
+use crate::store::collection::Join;
 
 /// An option that does not make sense: exit code 2.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +43,8 @@ pub struct Options {
     pub x_dtype: Option<DType>,
     /// Type of column indices; `None`: int32.
     pub index_dtype: Option<DType>,
+    /// Which genes are served where sources differ.
+    pub join: Join,
     /// A file of gene names.
     pub genes_file: Option<PathBuf>,
     /// Genes that the dataset lacks become zero.
@@ -95,6 +98,12 @@ impl Options {
             Some("zero") => true,
             Some(other) => return Err(usage(format!("--genes-missing {other}"), "expected refuse or zero")),
         };
+        let join = match args.join.as_deref() {
+            None | Some("inner") => Join::Inner,
+            Some("outer") => Join::Outer,
+            Some("exact") => Join::Exact,
+            Some(other) => return Err(usage(format!("--join {other}"), "expected inner, outer or exact")),
+        };
         let genes_column = args.genes.as_deref().and_then(|g| g.strip_prefix("var:")).map(str::to_owned);
         let genes_file = args.genes.as_deref().filter(|_| genes_column.is_none()).map(PathBuf::from);
         Ok(Self {
@@ -107,6 +116,7 @@ impl Options {
             dense: args.dense.unwrap_or(false),
             x_dtype: dtype("--x-dtype", args.x_dtype.as_deref(), |dtype| dtype != DType::Bool)?,
             index_dtype: dtype("--index-dtype", args.index_dtype.as_deref(), |dtype| dtype.n_indices() > 0)?,
+            join,
             genes_file,
             missing_genes_are_zero,
             world_size: at_least_one("--world-size", args.world_size)?,
@@ -144,7 +154,15 @@ fn selection(args: &DatasetArgs, genes_column: Option<String>) -> Result<Selecti
             return Err(usage(format!("{option} {}", list.join(",")), format!("{twice} is named twice")));
         }
     }
-    Ok(Selection { x, layers: args.layers.clone(), obsm: args.obsm.clone(), obs, names, genes_column })
+    Ok(Selection {
+        x,
+        layers: args.layers.clone(),
+        obsm: args.obsm.clone(),
+        obs,
+        names,
+        genes_column,
+        one_of_many: false,
+    })
 }
 
 fn dtype(option: &str, name: Option<&str>, allowed: impl Fn(DType) -> bool) -> Result<Option<DType>, UsageError> {

@@ -2,7 +2,6 @@
 
 use super::dataset::Dataset;
 use super::text::count;
-use crate::batch::fields::Render;
 use crate::order::Pass;
 use crate::store::ColumnData;
 
@@ -36,7 +35,7 @@ pub fn readme(d: &Dataset, mount_point: &str) -> String {
     let schema = d.schema();
     let n = d.order.n_batches(Pass::Epoch(0));
     let m = d.order.batch_size();
-    let sparse = (0..schema.elements.len()).any(|e| matches!(d.spec.render(e), Render::Csr | Render::CsrGenes));
+    let sparse = (0..schema.elements.len()).any(|e| d.spec.is_csr(e));
     let shape = if sparse { CSR } else { DENSE };
     let dataset_json = serde_json::Value::from(format!("{mount_point}/dataset.json")).to_string();
     let mut more = String::new();
@@ -83,7 +82,7 @@ The first batch is an unbiased sample of the dataset; the first rows of the sour
 
 {shape}- Columns of obs: {columns}. `obs.<column>`: numbers and booleans; `obs.<column>.codes`: int64 codes of a categorical (-1 = missing; labels are in
   `dataset.json`); `obs.<column>.present`: which values of a nullable column are there. Text is NUL-padded UTF-8.
-- `obs_names`, `row` (the row's place in the source). `__pad*` are gaps that align the others: skip them.
+- `obs_names`, `row` (the row's place in {places}). `__pad*` are gaps that align the others: skip them.
 
 ## PyTorch, numpy, JAX
 
@@ -109,6 +108,11 @@ Memory that a reader keeps mapped or open counts against `--memory` of the mount
         rows = count(schema.n_rows),
         genes = count(d.genes.len() as u64),
         n = count(n),
+        places = if schema.sources.len() > 1 {
+            "all sources, one after the other), `source` (the number of its source in `dataset.json`"
+        } else {
+            "the source"
+        },
         snippet = snippet(&format!("{mount_point}/epoch-00000")),
     )
 }

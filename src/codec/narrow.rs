@@ -39,28 +39,93 @@ pub fn convert_values(src: &[u8], stored: Stored, to: DType, dst: &mut [u8]) -> 
     Err(find_bad(src, stored, to, group * GROUP))
 }
 
-/// Converts column indices as [`indices_to_i32`] does, and then to `to`, an integer type that holds every column number.
+/// Converts column indices as [`indices_to_i32`] does, gives them new numbers if there are any (`renumbering[old]`), and writes them as `to`, an
+/// integer type that holds every number.
 ///
 /// # Errors
 /// As [`indices_to_i32`].
-pub fn indices_to(src: &[u8], stored: Stored, n_cols: u64, to: DType, dst: &mut [u8]) -> Result<(), BadIndex> {
+///
+/// # Panics
+/// If the lengths do not belong to the same number of elements.
+pub fn indices_to(
+    src: &[u8],
+    stored: Stored,
+    n_cols: u64,
+    renumbering: Option<&[u32]>,
+    to: DType,
+    dst: &mut [u8],
+) -> Result<(), BadIndex> {
     let (from_size, to_size) = (stored.dtype.size_bytes(), to.size_bytes());
-    let mut staging = [0_u8; GROUP * 4];
+    assert_eq!(src.len() / from_size * to_size, dst.len(), "source and destination of indices differ in length");
+    let mut numbers = [0_u32; GROUP];
+    let mut staging = [0_u8; GROUP * 8];
+    let _fence = Fence::new();
     for (i, (from, out)) in src.chunks(GROUP * from_size).zip(dst.chunks_mut(GROUP * to_size)).enumerate() {
-        let staged = &mut staging[..from.len() / from_size * 4];
-        indices_to_i32(from, stored, n_cols, staged).map_err(|error| match error {
-            BadIndex::OutOfRange { position, value, n_cols } => {
-                BadIndex::OutOfRange { position: position + i * GROUP, value, n_cols }
-            }
-            other @ BadIndex::NotIntegers { .. } => other,
-        })?;
-        for (bytes, out) in staged.as_chunks::<4>().0.iter().zip(out.chunks_exact_mut(to_size)) {
-            // Below 2^31 and within `to`: the low bytes are the number, and there are none above them.
-            let wide = u64::from(u32::from_le_bytes(*bytes)).to_le_bytes();
-            out.copy_from_slice(&wide[..to_size]);
+        let numbers = &mut numbers[..from.len() / from_size];
+        if !read_indices(from, stored, n_cols, numbers) {
+            // The slow way finds which one it is.
+            return indices_to_i32(from, stored, n_cols, &mut vec![0; numbers.len() * 4]).map_err(|bad| match bad {
+                BadIndex::OutOfRange { position, value, n_cols } => {
+                    BadIndex::OutOfRange { position: position + i * GROUP, value, n_cols }
+                }
+                other @ BadIndex::NotIntegers { .. } => other,
+            });
         }
+        if let Some(renumbering) = renumbering {
+            for number in &mut *numbers {
+                *number = renumbering.get(*number as usize).copied().unwrap_or(0);
+            }
+        }
+        let staging = &mut staging[..out.len()];
+        match to_size {
+            1 => write_indices::<1>(numbers, staging),
+            2 => write_indices::<2>(numbers, staging),
+            4 => write_indices::<4>(numbers, staging),
+            _ => write_indices::<8>(numbers, staging),
+        }
+        stream_copy_unfenced(staging, out);
     }
     Ok(())
+}
+
+/// Reads indices of any integer type; false if one is outside `0..n_cols` or of int32, or the type is no integer.
+fn read_indices(src: &[u8], stored: Stored, n_cols: u64, out: &mut [u32]) -> bool {
+    macro_rules! read {
+        ($type:ty) => {{
+            const SIZE: usize = size_of::<$type>();
+            let limit = u64::from(u32::MAX >> 1).saturating_add(1).min(n_cols);
+            let mut is_good = true;
+            for (to, bytes) in out.iter_mut().zip(src.as_chunks::<SIZE>().0) {
+                let value =
+                    if stored.big_endian { <$type>::from_be_bytes(*bytes) } else { <$type>::from_le_bytes(*bytes) };
+                // Negative numbers become large ones; what is not below the limit is not used.
+                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_lossless)]
+                let (wide, low) = (value as u64, value as u32);
+                is_good &= wide < limit;
+                *to = low;
+            }
+            is_good
+        }};
+    }
+    match stored.dtype {
+        DType::U8 => read!(u8),
+        DType::I8 => read!(i8),
+        DType::U16 => read!(u16),
+        DType::I16 => read!(i16),
+        DType::U32 => read!(u32),
+        DType::I32 => read!(i32),
+        DType::U64 => read!(u64),
+        DType::I64 => read!(i64),
+        DType::Bool | DType::F16 | DType::F32 | DType::F64 => false,
+    }
+}
+
+/// The low bytes of each number, above which there are none.
+fn write_indices<const SIZE: usize>(numbers: &[u32], out: &mut [u8]) {
+    for (to, number) in out.as_chunks_mut::<SIZE>().0.iter_mut().zip(numbers) {
+        let wide = u64::from(*number).to_le_bytes();
+        *to = std::array::from_fn(|i| wide[i]);
+    }
 }
 
 /// Converts group by group; returns the number of the first group with a bad value. `convert` gives the new bytes, and whether they are
@@ -353,10 +418,40 @@ mod tests {
     fn indices_narrow_after_their_check() {
         let src: Vec<u8> = (0..3000_u32).flat_map(|i| (i * 20 % 60_000).to_le_bytes()).collect();
         let mut dst = vec![0; 6000];
-        indices_to(&src, Stored::little(DType::U32), 60_000, DType::U16, &mut dst).unwrap();
+        indices_to(&src, Stored::little(DType::U32), 60_000, None, DType::U16, &mut dst).unwrap();
         let found: Vec<u32> = dst.as_chunks::<2>().0.iter().map(|b| u32::from(u16::from_le_bytes(*b))).collect();
         assert_eq!(found, (0..3000).map(|i| i * 20 % 60_000).collect::<Vec<u32>>());
-        let error = indices_to(&src, Stored::little(DType::U32), 59_000, DType::U16, &mut dst).unwrap_err();
+        let error = indices_to(&src, Stored::little(DType::U32), 59_000, None, DType::U16, &mut dst).unwrap_err();
         assert_eq!(error, BadIndex::OutOfRange { position: 2950, value: 59_000, n_cols: 59_000 });
+    }
+
+    #[test]
+    fn indices_get_new_numbers() {
+        let renumbering: Vec<u32> = (0..100).map(|i| i * 3 + 1).collect();
+        let types = [DType::U8, DType::I8, DType::U16, DType::I16, DType::U32, DType::I32, DType::U64, DType::I64];
+        for dtype in types {
+            for to in [DType::U16, DType::I32, DType::I64] {
+                for big_endian in [false, true] {
+                    let number = |i: i64| {
+                        let mut bytes = i.to_le_bytes()[..dtype.size_bytes()].to_vec();
+                        if big_endian {
+                            bytes.reverse();
+                        }
+                        bytes
+                    };
+                    let src: Vec<u8> = (0..2500).flat_map(|i| number(i % 100)).collect();
+                    let stored = Stored { dtype, big_endian };
+                    let mut dst = vec![0; 2500 * to.size_bytes()];
+                    indices_to(&src, stored, 100, Some(&renumbering), to, &mut dst).unwrap();
+                    let found: Vec<f64> = dst.chunks_exact(to.size_bytes()).map(|v| to.load_f64(v)).collect();
+                    let expected: Vec<f64> = (0..2500).map(|i| f64::from(i % 100 * 3 + 1)).collect();
+                    assert_eq!(found, expected, "{dtype} to {to}");
+                    let bad = [number(5), number(-1)].concat();
+                    let dst = &mut dst[..2 * to.size_bytes()];
+                    let error = indices_to(&bad, stored, 100, Some(&renumbering), to, dst).unwrap_err();
+                    assert!(matches!(error, BadIndex::OutOfRange { position: 1, .. }), "{dtype}");
+                }
+            }
+        }
     }
 }

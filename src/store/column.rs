@@ -65,6 +65,14 @@ impl Strings {
         (0..self.len()).map(|i| self.get(i))
     }
 
+    /// BLAKE3 of the strings and where they end: lists with equal digests are equal.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        let mut hash = blake3::Hasher::new();
+        hash.update(self.ends.as_bytes()).update(&self.bytes);
+        *hash.finalize().as_bytes()
+    }
+
     /// Byte length of the longest string.
     #[must_use]
     pub fn max_len(&self) -> usize {
@@ -75,6 +83,12 @@ impl Strings {
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         self.bytes.heap_bytes() + self.ends.heap_bytes()
+    }
+}
+
+impl PartialEq for Strings {
+    fn eq(&self, other: &Self) -> bool {
+        self.ends == other.ends && self.bytes == other.bytes
     }
 }
 
@@ -213,7 +227,7 @@ impl Codes {
 }
 
 /// The table of a categorical column.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Categories {
     /// Text labels.
     Text(Strings),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{ElementId, Extent, PartId, Piece, ReadError, Schema, SourceBorders, Store};
+use super::{ChunkForm, ElementId, Extent, PartId, Piece, ReadError, Schema, SourceBorders, Store};
 use crate::codec::Scratch;
 use crate::num::to_u64;
 
@@ -87,6 +87,12 @@ macro_rules! delegate {
         }
         fn chunk_bytes(&self, part: PartId) -> usize {
             self.inner.chunk_bytes(part)
+        }
+        fn chunk_form(&self, part: PartId, chunk: u32) -> ChunkForm {
+            self.inner.chunk_form(part, chunk)
+        }
+        fn filtered_bytes(&self, part: PartId) -> u64 {
+            self.inner.filtered_bytes(part)
         }
         fn chunk_borders(&self) -> Vec<SourceBorders> {
             self.inner.chunk_borders()

@@ -1,7 +1,7 @@
 //! A short name for what is served: the content that decides the order and the layout of batches, and which arrays and genes
 //! they hold.
 
-use super::{ElementKind, Store, Strings};
+use super::{Store, Strings};
 
 /// Hash of schema, paths of the arrays, names of the genes that are served (in the order of their columns), row counts and row lengths, as 32
 /// hexadecimal digits (BLAKE3, cut to 128 bits). Two datasets with the same fingerprint have batches of the same names, sizes and rows; values
@@ -39,7 +39,7 @@ pub fn fingerprint(store: &dyn Store, genes: &Strings, dense: bool) -> String {
         text("column", &column.name);
     }
     for (e, element) in schema.elements.iter().enumerate() {
-        if matches!(element.kind, ElementKind::Sparse { .. }) {
+        if element.kind.sparse().is_some() {
             // A digest per source, which is kept with the lengths, so that nobody has to walk over all rows for it again.
             for source in 0..schema.sources.len() {
                 hash.update(&store.row_lengths_digest(e, source));

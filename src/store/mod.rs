@@ -17,16 +17,19 @@ pub mod anndata;
 pub mod array;
 pub mod cache;
 pub mod chunk_map;
+pub mod collection;
 pub mod column;
 pub mod error;
 pub mod fault;
 pub mod file;
 pub mod files;
 pub mod fingerprint;
+pub mod genes;
 pub mod rows;
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::codec::Scratch;
 use crate::dtype::{DType, Stored};
@@ -34,6 +37,7 @@ use crate::dtype::{DType, Stored};
 pub use array::Array;
 pub use column::{Categories, Column, ColumnData, Strings};
 pub use error::{OpenError, ReadError};
+pub use genes::{GeneMap, ServedGenes};
 pub use rows::RowLengths;
 
 /// Index of an element in [`Schema::elements`].
@@ -46,10 +50,12 @@ pub type PartId = usize;
 pub struct Schema {
     /// Number of rows of all sources together.
     pub n_rows: u64,
-    /// Number of genes (columns of X); 0 for molecules.
+    /// Number of genes that the sources have together, joined as chosen; 0 for molecules.
     pub n_vars: u64,
-    /// Gene names, in the order of X's columns.
+    /// Their names, in the order of the joined columns.
     pub var_names: Strings,
+    /// Where the columns of the sources' genes go; `None` if all stay where they are.
+    pub genes: Option<Arc<ServedGenes>>,
     /// Streamed elements: X first if there is one, then layers, then obsm, in the order of selection.
     pub elements: Vec<Element>,
     /// The stored arrays of the elements.
@@ -71,6 +77,8 @@ pub struct SourceInfo {
     pub kind: String,
     /// Global ids of its rows.
     pub rows: Range<u64>,
+    /// Its genes: columns of its elements on the gene axis.
+    pub n_vars: u64,
 }
 
 /// Where one source's X is cut by its chunks.
@@ -93,14 +101,18 @@ pub struct Element {
     pub name: String,
     /// Sparse or dense.
     pub kind: ElementKind,
-    /// Columns of the matrix: genes, or components.
+    /// Columns of the matrix: joined genes, or components.
     pub n_cols: u64,
+    /// Columns of the widest source: `n_cols` unless genes of sources differ.
+    pub stored_cols: u64,
     /// Type of the values, as served.
     pub dtype: DType,
     /// Type of the column indices of a sparse element, as served: int32 unless another one was asked for.
     pub index_dtype: DType,
     /// True if the columns are the genes of `var`, so that a choice of genes applies.
     pub gene_axis: bool,
+    /// For [`ElementKind::Mixed`]: which sources are dense. Else empty.
+    pub dense_sources: Arc<[bool]>,
 }
 
 impl Element {
@@ -114,7 +126,7 @@ impl Element {
     }
 }
 
-/// How the rows of an element are stored.
+/// How the rows of an element are stored. A part in which a source has no array has no chunk of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElementKind {
     /// CSR: a row has a number of stored values of its own ([`Store::row_len`]), in two parallel arrays.
@@ -124,11 +136,79 @@ pub enum ElementKind {
         /// Part that holds the column indices.
         indices: PartId,
     },
-    /// Every row has [`Element::n_cols`] values.
+    /// Every row has as many values as its source has columns.
     Dense {
         /// Part that holds the values.
         values: PartId,
     },
+    /// Sparse in some sources, dense in others ([`Schema::is_dense`]); served dense. The rows of dense sources have no values in the sparse
+    /// parts ([`Store::row_len`] is 0), those of sparse ones have none in the dense part.
+    Mixed {
+        /// Part that holds the values of sparse rows.
+        data: PartId,
+        /// Part that holds their column indices.
+        indices: PartId,
+        /// Part that holds dense rows.
+        values: PartId,
+    },
+}
+
+impl ElementKind {
+    /// The parts of values and column indices, if rows of any source are sparse.
+    #[must_use]
+    pub fn sparse(self) -> Option<(PartId, PartId)> {
+        match self {
+            Self::Sparse { data, indices } | Self::Mixed { data, indices, .. } => Some((data, indices)),
+            Self::Dense { .. } => None,
+        }
+    }
+
+    /// The part of dense rows, if rows of any source are dense.
+    #[must_use]
+    pub fn dense(self) -> Option<PartId> {
+        match self {
+            Self::Dense { values } | Self::Mixed { values, .. } => Some(values),
+            Self::Sparse { .. } => None,
+        }
+    }
+}
+
+impl Schema {
+    /// The source of `row`.
+    ///
+    /// # Panics
+    /// If `row` is not below `n_rows`.
+    #[must_use]
+    pub fn source_of(&self, row: u64) -> usize {
+        match self.sources.as_slice() {
+            [_] => 0,
+            sources => sources.partition_point(|source| source.rows.end <= row),
+        }
+    }
+
+    /// Columns of `element` as `source` has them.
+    #[must_use]
+    pub fn source_cols(&self, element: ElementId, source: usize) -> u64 {
+        let element = &self.elements[element];
+        if element.gene_axis { self.sources.get(source).map_or(0, |source| source.n_vars) } else { element.n_cols }
+    }
+
+    /// Where the columns of `element` go, `None` if they stay where they are in all sources.
+    #[must_use]
+    pub fn genes_of(&self, element: ElementId) -> Option<&ServedGenes> {
+        self.genes.as_deref().filter(|_| self.elements[element].gene_axis)
+    }
+
+    /// True if `element` is stored dense in `source`.
+    #[must_use]
+    pub fn is_dense(&self, element: ElementId, source: usize) -> bool {
+        let element = &self.elements[element];
+        match element.kind {
+            ElementKind::Dense { .. } => true,
+            ElementKind::Sparse { .. } => false,
+            ElementKind::Mixed { .. } => element.dense_sources.get(source).copied().unwrap_or(false),
+        }
+    }
 }
 
 /// One stored array.
@@ -138,7 +218,7 @@ pub struct Part {
     pub element: ElementId,
     /// Values or column indices.
     pub role: PartRole,
-    /// Type and byte order of the stored elements.
+    /// Type and byte order of the stored elements of the first source that has them. Others may differ: [`Store::chunk_form`].
     pub stored: Stored,
     /// Where it lies, for messages: `X/data`.
     pub path: String,
@@ -151,6 +231,17 @@ pub enum PartRole {
     Values,
     /// Column indices, served as [`Element::index_dtype`] after a range check.
     Indices,
+}
+
+/// What a chunk's elements are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkForm {
+    /// The source that the chunk belongs to.
+    pub source: usize,
+    /// Type and byte order of its elements.
+    pub stored: Stored,
+    /// Decoded size in bytes.
+    pub bytes: usize,
 }
 
 /// A run of elements of one row in one chunk.
@@ -227,10 +318,21 @@ pub trait Store: Send + Sync {
     /// Number of chunks of `part`.
     fn n_chunks(&self, part: PartId) -> u64;
 
-    /// Decoded size of any chunk of `part`, in bytes.
+    /// Decoded size of the largest chunk of `part`, in bytes.
     fn chunk_bytes(&self, part: PartId) -> usize;
 
-    /// Decodes `stored`, the bytes of [`Store::extent`] for the same `need` and `whole`, into `out` of [`Store::chunk_bytes`]
+    /// What the elements of a chunk are. By default, as is right for one source: what the schema says of the part.
+    fn chunk_form(&self, part: PartId, _chunk: u32) -> ChunkForm {
+        ChunkForm { source: 0, stored: self.schema().parts[part].stored, bytes: self.chunk_bytes(part) }
+    }
+
+    /// Decoded size of all chunks of `part` that have filters, in bytes; saturates.
+    fn filtered_bytes(&self, part: PartId) -> u64 {
+        let n = if self.n_chunks(part) > 0 && !self.is_plain(part, 0) { self.n_chunks(part) } else { 0 };
+        n.saturating_mul(crate::num::to_u64(self.chunk_bytes(part)))
+    }
+
+    /// Decodes `stored`, the bytes of [`Store::extent`] for the same `need` and `whole`, into `out` of at least [`ChunkForm::bytes`]
     /// bytes, so that the elements `need` are valid at their places in the chunk. Returns the bytes that were decompressed.
     ///
     /// # Errors

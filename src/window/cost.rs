@@ -31,7 +31,6 @@ impl ReadCost {
     }
 
     fn add_part(&mut self, store: &dyn Store, part: usize, rows: &[u64]) {
-        let item = store.schema().parts[part].stored.dtype.size_bytes() as u64;
         // Per chunk: the range of elements that any row needs, and how many are needed in all.
         let mut needs: HashMap<u32, (std::ops::Range<u32>, u64)> = HashMap::new();
         for &row in rows {
@@ -44,13 +43,15 @@ impl ReadCost {
         self.chunks += needs.len() as u64;
         for (chunk, (need, n)) in needs {
             let plain = store.is_plain(part, chunk);
+            let form = store.chunk_form(part, chunk);
+            let item = form.stored.dtype.size_bytes() as u64;
             self.bytes_wanted += n * item;
             self.bytes_needed += if plain { 0 } else { n * item };
             let end = u64::from(need.end) * item;
             if let Extent::File { len, is_prefix, .. } = store.extent(part, chunk, need, false) {
                 self.bytes_read += u64::from(len);
                 if !plain {
-                    self.bytes_decoded += if is_prefix { end } else { store.chunk_bytes(part) as u64 };
+                    self.bytes_decoded += if is_prefix { end } else { form.bytes as u64 };
                 }
             }
         }

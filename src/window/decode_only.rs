@@ -98,7 +98,7 @@ impl Sink {
         let region = arena.alloc(1).ok_or_else(|| std::io::Error::other("the arena of the sink is full"))?;
         let layout = Nothing { n_parts: schema.parts.len() }.layout(BatchShape { n_rows: 0, n_values: &[] });
         let row_starts = schema.elements.iter().map(|element| match element.kind {
-            ElementKind::Sparse { .. } => vec![0; rows.len() + 1],
+            ElementKind::Sparse { .. } | ElementKind::Mixed { .. } => vec![0; rows.len() + 1],
             ElementKind::Dense { .. } => Vec::new(),
         });
         let row_starts = row_starts.collect();
@@ -162,12 +162,13 @@ impl<W: Iterator<Item = (Pass, u64)>, G: Fn(u64) -> bool> Feed<W, G> {
         let mut pieces = Vec::with_capacity(plan.tasks.len());
         for (i, task) in (0_u32..).zip(&mut plan.tasks) {
             let part = &store.schema().parts[task.part as usize];
-            let item = part.stored.dtype.size_bytes() as u64;
+            let form = store.chunk_form(task.part as usize, task.chunk);
+            let item = form.stored.dtype.size_bytes() as u64;
             let served_item = store.schema().elements[part.element].served(part.role).size_bytes() as u64;
             let wanted = plan.pieces[task.pieces.start as usize..task.pieces.end as usize].iter();
             let n_wanted: u64 = wanted.map(|piece| u64::from(piece.len)).sum();
             self.total.served_bytes += n_wanted * served_item;
-            let n_in_chunk = store.chunk_bytes(task.part as usize) as u64 / item;
+            let n_in_chunk = form.bytes as u64 / item;
             if let Extent::File { len, .. } = store.extent(task.part as usize, task.chunk, task.need.clone(), true) {
                 self.total.stored_bytes += if store.is_plain(task.part as usize, task.chunk) {
                     (n_wanted * item) as f64

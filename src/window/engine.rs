@@ -60,6 +60,8 @@ pub(super) struct Shared {
     pub sizes: Sizes,
     pub kept: Option<KeptChunks>,
     pub bad: BadChunks,
+    /// True if chunks have to be decoded, and so cost more than their needed bytes.
+    pub decodes: bool,
     pub state: Mutex<State>,
     /// Who sleeps.
     pub wake: Wake,
@@ -78,6 +80,7 @@ impl Engine {
     ) -> std::io::Result<Self> {
         let arena = Arena::new(config.image_bytes)?;
         let sizes = Sizes::new(Arc::clone(&store), Arc::clone(&order), Arc::clone(&encoder));
+        let decodes = (0..store.schema().parts.len()).any(|part| store.n_chunks(part) > 0 && !store.is_plain(part, 0));
         let kept = config.keep_chunks.then(|| KeptChunks::new(&*store));
         let shared = Arc::new(Shared {
             store,
@@ -90,6 +93,7 @@ impl Engine {
             sizes,
             kept,
             bad: BadChunks::default(),
+            decodes,
             state: Mutex::new(State::new(Streams::new(config.world_size))),
             wake: Wake::default(),
         });
@@ -236,7 +240,8 @@ impl Shared {
         image.lend(&self.arena)
     }
 
-    /// Queues the window that the stream will enter next, if there is room for a good part of it. Returns whether it did.
+    /// Queues the window that the stream will enter next, if there is room for it, or for a good part of it where that costs nothing.
+    /// Returns whether it did.
     fn guess(&self, state: &mut State, pass: Pass, window: u64, host: Option<Host>) -> bool {
         if matches!(pass, Pass::Epoch(epoch) if epoch >= crate::order::MAX_EPOCHS) {
             return false;
@@ -250,10 +255,14 @@ impl Shared {
             return false;
         }
         let free = self.arena.capacity_bytes() - self.arena.used_bytes() + state.consumed_bytes();
-        let eighth = place.batches.end.saturating_sub(place.batches.start).div_ceil(8);
-        let least = eighth.min(absent.len() as u64);
-        free >= least.saturating_mul(self.sizes.mean_buffer_bytes())
-            && state.queue_job(pass, window, absent.into_iter(), Urgency::Guess)
+        let mean = self.sizes.mean_buffer_bytes();
+        let (all, eighth) = (absent.len() as u64, place.batches.end.saturating_sub(place.batches.start).div_ceil(8));
+        // Nearly every chunk of a window has rows of nearly every batch: what is assembled in two parts is decoded twice. So the
+        // guess waits until the window that is read has made room for all of it, unless there never is so much.
+        let whole = all.saturating_mul(mean);
+        let is_whole = self.decodes && whole <= self.arena.capacity_bytes();
+        let least = if is_whole { whole } else { eighth.min(all).saturating_mul(mean) };
+        free >= least && state.queue_job(pass, window, absent.into_iter(), Urgency::Guess)
     }
 
     /// The window of a pass, as `n_hosts` hosts share it.

@@ -9,16 +9,13 @@ use std::sync::OnceLock;
 
 use crate::store::Store;
 
+/// Where a chunk is kept.
+type Slot = OnceLock<Box<[u8]>>;
+
 /// Decoded chunks, by part and chunk. A chunk is put once and stays.
 pub struct KeptChunks {
-    parts: Vec<Part>,
-}
-
-struct Part {
-    /// Elements of a chunk.
-    chunk_elems: u32,
-    /// Empty for parts that are not kept.
-    chunks: Box<[OnceLock<Box<[u8]>>]>,
+    /// By part, empty for those without filters.
+    parts: Vec<Box<[Slot]>>,
 }
 
 impl KeptChunks {
@@ -26,9 +23,9 @@ impl KeptChunks {
     #[must_use]
     pub fn needed_bytes(store: &dyn Store) -> Option<u64> {
         let parts = 0..store.schema().parts.len();
-        let bytes = parts.filter(|&part| is_kept(store, part)).try_fold(0_u64, |sum, part| {
-            let each = store.chunk_bytes(part) as u64 + size_of::<OnceLock<Box<[u8]>>>() as u64;
-            sum.checked_add(store.n_chunks(part).checked_mul(each)?)
+        let bytes = parts.filter(|&part| store.filtered_bytes(part) > 0).try_fold(0_u64, |sum, part| {
+            let slots = store.n_chunks(part).checked_mul(size_of::<Slot>() as u64)?;
+            sum.checked_add(store.filtered_bytes(part).checked_add(slots)?)
         })?;
         (bytes > 0).then_some(bytes)
     }
@@ -37,23 +34,20 @@ impl KeptChunks {
     #[must_use]
     pub fn new(store: &dyn Store) -> Self {
         let part = |part: usize| {
-            let item = store.schema().parts[part].stored.dtype.size_bytes();
-            let n = if is_kept(store, part) { crate::num::to_usize(store.n_chunks(part)) } else { 0 };
-            Part {
-                chunk_elems: u32::try_from(store.chunk_bytes(part) / item).unwrap_or(u32::MAX),
-                chunks: (0..n).map(|_| OnceLock::new()).collect(),
-            }
+            let n = if store.filtered_bytes(part) > 0 { crate::num::to_usize(store.n_chunks(part)) } else { 0 };
+            (0..n).map(|_| OnceLock::new()).collect()
         };
         Self { parts: (0..store.schema().parts.len()).map(part).collect() }
     }
 
     /// The elements that are to be decoded where `need` are needed: all of the chunk, if it is going to be kept.
     #[must_use]
-    pub fn to_decode(&self, part: usize, chunk: u32, need: Range<u32>) -> Range<u32> {
-        match self.slot(part, chunk) {
-            Some(_) => 0..self.parts[part].chunk_elems,
-            None => need,
+    pub fn to_decode(&self, store: &dyn Store, part: usize, chunk: u32, need: Range<u32>) -> Range<u32> {
+        if self.slot(part, chunk).is_none() || store.is_plain(part, chunk) {
+            return need;
         }
+        let form = store.chunk_form(part, chunk);
+        0..u32::try_from(form.bytes / form.stored.dtype.size_bytes()).unwrap_or(u32::MAX)
     }
 
     /// The decoded chunk, if it is there.
@@ -70,12 +64,7 @@ impl KeptChunks {
         }
     }
 
-    fn slot(&self, part: usize, chunk: u32) -> Option<&OnceLock<Box<[u8]>>> {
-        self.parts.get(part)?.chunks.get(chunk as usize)
+    fn slot(&self, part: usize, chunk: u32) -> Option<&Slot> {
+        self.parts.get(part)?.get(chunk as usize)
     }
-}
-
-/// Parts all of whose chunks are without filters are not kept.
-fn is_kept(store: &dyn Store, part: usize) -> bool {
-    store.n_chunks(part) > 0 && !store.is_plain(part, 0)
 }

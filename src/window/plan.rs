@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::assembly::Assembly;
 use super::kept::KeptChunks;
-use crate::store::{ElementKind, Extent, Store};
+use crate::store::{Extent, Store};
 
 /// Chunks this close to each other are read together: reading a gap costs less than another call.
 const MAX_GAP_BYTES: u64 = 64 * 1024;
@@ -124,17 +124,17 @@ impl WindowPlan {
         if !found.is_sorted_by_key(|&(chunk, _)| chunk) {
             found.sort_by_key(|&(chunk, _)| chunk);
         }
-        let stored_item = store.schema().parts[part].stored.dtype.size_bytes() as u64;
         for run in found.chunk_by(|a, b| a.0 == b.0) {
             let first = index(self.pieces.len());
             self.pieces.extend(run.iter().map(|&(_, piece)| piece));
             let start = run.iter().map(|(_, p)| p.from).min().unwrap_or(0);
             let need = start..run.iter().map(|(_, p)| p.from + p.len).max().unwrap_or(0);
+            let chunk = run[0].0;
+            let stored_item = store.chunk_form(part, chunk).stored.dtype.size_bytes() as u64;
             let wanted = stored_item * run.iter().map(|(_, p)| u64::from(p.len)).sum::<u64>();
             self.wanted_bytes += wanted;
-            let chunk = run[0].0;
             self.needed_filtered_bytes += if store.is_plain(part, chunk) { 0 } else { wanted };
-            let need = kept.map_or(need.clone(), |kept| kept.to_decode(part, chunk, need));
+            let need = kept.map_or(need.clone(), |kept| kept.to_decode(store, part, chunk, need));
             let mut extent = store.extent(part, chunk, need.clone(), false);
             if kept.is_some_and(|kept| kept.get(part, chunk).is_some()) {
                 extent = Extent::Resident;
@@ -188,7 +188,7 @@ struct PartLayout {
     element: usize,
     /// Bytes of one served element.
     item: u64,
-    /// Elements per row, if it is the same for all.
+    /// Elements from row to row, if it is the same for all.
     fixed: Option<u64>,
 }
 
@@ -198,7 +198,7 @@ impl PartLayout {
         let p = &schema.parts[part];
         let element = &schema.elements[p.element];
         let item = element.served(p.role).size_bytes() as u64;
-        let fixed = matches!(element.kind, ElementKind::Dense { .. }).then_some(element.n_cols);
+        let fixed = (element.kind.dense() == Some(part)).then_some(element.stored_cols);
         Self { element: p.element, item, fixed }
     }
 

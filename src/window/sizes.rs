@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::batch::{BatchShape, Encoder};
 use crate::order::{Order, Pass};
-use crate::store::{ElementKind, Store};
+use crate::store::Store;
 
 use super::BatchId;
 
@@ -44,7 +44,7 @@ impl Sizes {
     #[must_use]
     pub fn size_bytes(&self, id: BatchId) -> u64 {
         let schema = self.store.schema();
-        if !schema.elements.iter().any(|e| matches!(e.kind, ElementKind::Sparse { .. })) {
+        if schema.elements.iter().all(|e| e.kind.sparse().is_none()) {
             let n_rows = self.order.batch_len(id.pass, id.batch);
             return self.encoder.layout(BatchShape { n_rows, n_values: &vec![0; schema.elements.len()] }).size_bytes;
         }
@@ -99,9 +99,9 @@ impl Sizes {
     fn n_values(&self, rows: &[u64]) -> Vec<u64> {
         let elements = self.store.schema().elements.iter().enumerate();
         elements
-            .map(|(e, element)| match element.kind {
-                ElementKind::Sparse { .. } => rows.iter().map(|&row| u64::from(self.store.row_len(e, row))).sum(),
-                ElementKind::Dense { .. } => 0,
+            .map(|(e, element)| match element.kind.sparse() {
+                Some(_) => rows.iter().map(|&row| u64::from(self.store.row_len(e, row))).sum(),
+                None => 0,
             })
             .collect()
     }
@@ -122,11 +122,7 @@ impl Sizes {
 /// Bytes of a batch under assembly whose sparse elements hold `n_values` each.
 fn buffer_bytes(store: &dyn Store, encoder: &dyn Encoder, n_rows: u32, n_values: impl Fn(usize) -> u64) -> u64 {
     let elements = store.schema().elements.iter().enumerate();
-    let n_values: Vec<u64> = elements
-        .map(|(e, element)| match element.kind {
-            ElementKind::Sparse { .. } => n_values(e),
-            ElementKind::Dense { .. } => 0,
-        })
-        .collect();
+    let n_values: Vec<u64> =
+        elements.map(|(e, element)| if element.kind.sparse().is_some() { n_values(e) } else { 0 }).collect();
     encoder.layout(BatchShape { n_rows, n_values: &n_values }).buffer_bytes
 }

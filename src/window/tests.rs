@@ -50,18 +50,26 @@ impl FakeStore {
             n_rows,
             n_vars: N_COLS,
             var_names: Strings::default(),
+            genes: None,
             elements: vec![Element {
                 name: "X".into(),
                 kind: ElementKind::Sparse { data: 0, indices: 1 },
                 n_cols: N_COLS,
+                stored_cols: N_COLS,
                 dtype: DType::U32,
                 index_dtype: DType::I32,
                 gene_axis: true,
+                dense_sources: Arc::new([]),
             }],
             parts: vec![part(PartRole::Values, DType::U32), part(PartRole::Indices, DType::I32)],
             columns: Vec::new(),
             obs_names: None,
-            sources: vec![SourceInfo { path: PathBuf::from("fake"), kind: String::new(), rows: 0..n_rows }],
+            sources: vec![SourceInfo {
+                path: PathBuf::from("fake"),
+                kind: String::new(),
+                rows: 0..n_rows,
+                n_vars: N_COLS,
+            }],
         };
         Self {
             schema,
@@ -216,13 +224,7 @@ fn rig_keeping(store: FakeStore, image_bytes: u64, threads: usize, timeout: Dura
     let config = OrderConfig { n_rows, blocks, batch_size: 8, fetch_factor: 6, seed: 1, tail: Tail::Keep };
     let order = Arc::new(Order::new(config).unwrap());
     let store = Arc::new(store);
-    let spec = BatchSpec {
-        schema: Arc::new(store.schema.clone()),
-        genes: None,
-        dense: false,
-        seed: 1,
-        fingerprint: "f".into(),
-    };
+    let spec = BatchSpec { schema: Arc::new(store.schema.clone()), dense: false, seed: 1, fingerprint: "f".into() };
     let encoder = Arc::new(Safetensors::new(spec).unwrap());
     let config = EngineConfig {
         image_bytes,
@@ -308,6 +310,26 @@ fn each_chunk_of_a_window_is_decoded_once() {
     assert_eq!(counters.chunks, 2 * (chunks(0) + chunks(1)));
     assert_eq!(counters.bytes_copied, values * 8, "one copy per value");
     assert_eq!((counters.plans, counters.batches), (2, 12));
+}
+
+#[test]
+fn with_room_for_one_window_and_a_half_no_chunk_is_decoded_twice() {
+    let chunks_of = |rig: &Rig, window| {
+        let rows = rig.order.window_rows(EPOCH, window);
+        rows.iter().flat_map(|&r| rig.store.rows.range(r as usize)).map(|at| at / 64).collect::<HashSet<_>>().len()
+    };
+    // A window has six batches of two pages.
+    let rig = rig(FakeStore::new(500, 64, true), 18 * 4096, 2);
+    let n = rig.order.n_batches(EPOCH);
+    for batch in 0..n {
+        check(&rig, id(EPOCH, batch), &rig.engine.open_blocking(id(EPOCH, batch)).unwrap());
+    }
+    let once: usize = (0..rig.order.n_windows(EPOCH)).map(|window| chunks_of(&rig, window)).sum();
+    rig.engine.wait_idle();
+    let next_epoch = 2 * rig.order.window_rows(Pass::Epoch(1), 0).len() as u64;
+    let decoded = rig.engine.counters().chunks;
+    assert!(decoded >= 2 * once as u64 && decoded <= 2 * once as u64 + next_epoch, "{decoded} of {once} twice");
+    assert_eq!(rig.engine.counters().plans, rig.order.n_windows(EPOCH) + 1);
 }
 
 #[test]

@@ -313,7 +313,7 @@ impl Shared {
         elements
             .map(|(e, element)| match element.kind {
                 ElementKind::Dense { .. } => Vec::new(),
-                ElementKind::Sparse { .. } => {
+                ElementKind::Sparse { .. } | ElementKind::Mixed { .. } => {
                     let mut starts = Vec::with_capacity(rows.len() + 1);
                     let mut at = 0_u32;
                     starts.push(0);

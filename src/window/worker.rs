@@ -14,7 +14,7 @@ use super::plan::{ChunkTask, Group, PieceTask, WindowPlan};
 use crate::codec::{Scratch, convert, narrow};
 use crate::dtype::{DType, Stored};
 use crate::num::to_usize;
-use crate::store::{Extent, PartRole, ReadError, Store};
+use crate::store::{ChunkForm, Extent, GeneMap, PartRole, ReadError, Store};
 
 /// Buffers of one thread, reused from group to group.
 pub struct ThreadBuffers {
@@ -131,7 +131,6 @@ impl Decoder<'_> {
         buffers: &mut ThreadBuffers,
     ) -> Result<(), ReadError> {
         let part = task.part as usize;
-        let item = self.store.schema().parts[part].stored.dtype.size_bytes();
         if let Some(error) = self.bad.get(task.part, task.chunk) {
             return Err(error);
         }
@@ -155,7 +154,8 @@ impl Decoder<'_> {
             return Ok(());
         }
         let mut decoded = std::mem::take(&mut buffers.decoded);
-        let chunk_bytes = self.store.chunk_bytes(part);
+        let form = self.store.chunk_form(part, task.chunk);
+        let (chunk_bytes, item) = (form.bytes, form.stored.dtype.size_bytes());
         let result = self.decode(task, stored, buffers, room(&mut decoded, chunk_bytes));
         let start = Counters::lap(&self.counters.decode_ns, start);
         if let Err(error) = &result {
@@ -205,7 +205,11 @@ impl Decoder<'_> {
         let schema = self.store.schema();
         let part = &schema.parts[task.part as usize];
         let element = &schema.elements[part.element];
-        let item = part.stored.dtype.size_bytes();
+        let ChunkForm { source: chunk_source, stored, .. } = self.store.chunk_form(task.part as usize, task.chunk);
+        let n_cols = schema.source_cols(part.element, chunk_source);
+        let genes = schema.genes_of(part.element).and_then(|genes| genes.of(chunk_source));
+        let renumbering = genes.and_then(GeneMap::renumbering);
+        let item = stored.dtype.size_bytes();
         let served = element.served(part.role);
         let out_item = served.size_bytes();
         let mut copied = 0;
@@ -216,17 +220,17 @@ impl Decoder<'_> {
             let out = batch.piece_bytes(piece.dest, piece.len as usize * out_item);
             copied += out.len();
             let bad = match part.role {
-                PartRole::Values if part.stored.dtype == served => {
-                    copy_values(part.stored, source, out);
+                PartRole::Values if stored.dtype == served => {
+                    copy_values(stored, source, out);
                     None
                 }
                 PartRole::Values => {
-                    narrow::convert_values(source, part.stored, served, out).err().map(|bad| bad.to_string())
+                    narrow::convert_values(source, stored, served, out).err().map(|bad| bad.to_string())
                 }
                 PartRole::Indices => {
-                    let result = match served {
-                        DType::I32 => convert::indices_to_i32(source, part.stored, element.n_cols, out),
-                        other => narrow::indices_to(source, part.stored, element.n_cols, other, out),
+                    let result = match (served, renumbering) {
+                        (DType::I32, None) => convert::indices_to_i32(source, stored, n_cols, out),
+                        (other, _) => narrow::indices_to(source, stored, n_cols, renumbering, other, out),
                     };
                     result.err().map(|bad| bad.to_string())
                 }

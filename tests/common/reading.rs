@@ -132,6 +132,7 @@ pub fn read_element(store: &dyn Store, element: ElementId) -> Result<Rows, ReadE
         rows.iter().map(|row| to_f64(row, schema.parts[part].stored)).collect::<Vec<_>>()
     };
     match schema.elements[element].kind {
+        ElementKind::Mixed { .. } => unreachable!("one source is sparse or dense"),
         ElementKind::Dense { values } => {
             let rows = convert(values, read_part(store, values)?);
             assert!(rows.iter().all(|row| row.len() as u64 == schema.elements[element].n_cols));
@@ -152,8 +153,9 @@ pub fn read_element(store: &dyn Store, element: ElementId) -> Result<Rows, ReadE
 
 /// The values of one row, every piece read by itself.
 pub fn read_row(store: &dyn Store, element: ElementId, row: u64) -> Result<Vec<f64>, ReadError> {
-    let (ElementKind::Dense { values: part } | ElementKind::Sparse { data: part, .. }) =
-        store.schema().elements[element].kind;
+    let (ElementKind::Dense { values: part }
+    | ElementKind::Sparse { data: part, .. }
+    | ElementKind::Mixed { data: part, .. }) = store.schema().elements[element].kind;
     let stored = store.schema().parts[part].stored;
     let size = stored.dtype.size_bytes();
     let mut values = Vec::new();

@@ -4,25 +4,30 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::*;
-use crate::batch::Genes;
 use crate::dtype::Stored;
 use crate::store::column::{CodeValues, Codes};
-use crate::store::{Categories, Column, ColumnData, Element, Part, PartRole, Schema, SourceInfo, Strings};
+use crate::store::{
+    Categories, Column, ColumnData, Element, ElementKind, GeneMap, Part, PartRole, Schema, ServedGenes, SourceInfo,
+    Strings,
+};
 
-fn schema(n_rows: u64) -> Schema {
+fn schema(n_rows: u64, choice: Option<GeneMap>) -> Schema {
     let element = |name: &str, kind, n_cols, dtype, gene_axis| Element {
         name: name.into(),
         kind,
         n_cols,
+        stored_cols: n_cols,
         dtype,
         index_dtype: DType::I32,
         gene_axis,
+        dense_sources: Arc::new([]),
     };
     let part = |element, role, dtype| Part { element, role, stored: Stored::little(dtype), path: String::new() };
     Schema {
         n_rows,
         n_vars: 6,
         var_names: (0..6).map(|i| format!("g{i}")).collect(),
+        genes: choice.map(|c| Arc::new(ServedGenes::new(vec![None], Arc::new([0]), 6, false).then(&c))),
         elements: vec![
             element("X", ElementKind::Sparse { data: 0, indices: 1 }, 6, DType::U16, true),
             element("obsm.pca", ElementKind::Dense { values: 2 }, 3, DType::F32, false),
@@ -49,18 +54,12 @@ fn schema(n_rows: u64) -> Schema {
             },
         ],
         obs_names: Some((0..n_rows).map(|i| "é".repeat(i as usize)).collect::<Strings>()),
-        sources: vec![SourceInfo { path: PathBuf::from("a"), kind: String::new(), rows: 0..n_rows }],
+        sources: vec![SourceInfo { path: PathBuf::from("a"), kind: String::new(), rows: 0..n_rows, n_vars: 6 }],
     }
 }
 
-fn encoder(genes: Option<Genes>, dense: bool) -> Safetensors {
-    let spec = BatchSpec {
-        schema: Arc::new(schema(9)),
-        genes: genes.map(Arc::new),
-        dense,
-        seed: u64::MAX,
-        fingerprint: "f".repeat(32),
-    };
+fn encoder(genes: Option<GeneMap>, dense: bool) -> Safetensors {
+    let spec = BatchSpec { schema: Arc::new(schema(9, genes)), dense, seed: u64::MAX, fingerprint: "f".repeat(32) };
     Safetensors::new(spec).unwrap()
 }
 
@@ -138,7 +137,7 @@ fn metadata_identifies_the_bytes() {
 #[test]
 fn dropped_genes_leave_padding_and_true_shapes() {
     let all = two_rows(&encoder(None, false));
-    let genes = || Genes::new(6, &[Some(0), Some(4)]).unwrap();
+    let genes = || GeneMap::new(6, &[Some(0), Some(4)]).unwrap();
     let file = two_rows(&encoder(Some(genes()), false));
     let t = ::safetensors::SafeTensors::deserialize(&file).unwrap();
     let get = |name: &str| ints(&t.tensor(name).unwrap());
@@ -162,7 +161,7 @@ fn dropped_genes_leave_padding_and_true_shapes() {
 fn sparse_rows_become_dense_and_add_duplicates() {
     for (genes, shape, values) in [
         (None, [2, 6], vec![0, 20, 0, 0, 40, 0, 40, 0, 0, 0, 0, 0]),
-        (Genes::new(6, &[Some(4), None, Some(0)]), [2, 3], vec![40, 0, 0, 0, 0, 40]),
+        (GeneMap::new(6, &[Some(4), None, Some(0)]), [2, 3], vec![40, 0, 0, 0, 0, 40]),
     ] {
         let file = two_rows(&encoder(genes, true));
         let t = ::safetensors::SafeTensors::deserialize(&file).unwrap();
@@ -173,7 +172,7 @@ fn sparse_rows_become_dense_and_add_duplicates() {
 
 #[test]
 fn the_header_has_room_for_the_largest_numbers() {
-    let encoder = encoder(Genes::new(6, &[Some(0)]), false);
+    let encoder = encoder(GeneMap::new(6, &[Some(0)]), false);
     let n = (1 << 31) - 1;
     let layout = encoder.layout(BatchShape { n_rows: u32::MAX, n_values: &[n, 0] });
     // Offsets near 2^40 in every entry; the gaps are empty ranges, so that no memory is touched.
@@ -197,9 +196,9 @@ fn the_header_has_room_for_the_largest_numbers() {
 
 #[test]
 fn clashing_names_are_refused_naming_both() {
-    let mut schema = schema(3);
+    let mut schema = schema(3, None);
     schema.columns[0].name = "type.codes".into();
-    let spec = BatchSpec { schema: Arc::new(schema), genes: None, dense: false, seed: 0, fingerprint: String::new() };
+    let spec = BatchSpec { schema: Arc::new(schema), dense: false, seed: 0, fingerprint: String::new() };
     let clash = Safetensors::new(spec).err().unwrap().to_string();
     assert!(
         clash.contains("obs.type.codes") && clash.contains("\"type\"") && clash.contains("\"type.codes\""),

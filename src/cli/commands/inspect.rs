@@ -1,33 +1,151 @@
-//! `shufflefs inspect`: what is in a dataset and how it is stored.
+//! `shufflefs inspect`: what is in each source, how it is stored, and what reading it by rows costs.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
-use super::absolute;
-use crate::cli::args::InspectArgs;
-use crate::cli::dataset::default_cache_folder;
-use crate::cli::text::{bytes, count};
+use crate::cli::args::{DatasetArgs, InspectArgs};
+use crate::cli::dataset::{Dataset, default_cache_folder};
+use crate::cli::describe::Plan;
+use crate::cli::options::Options;
+use crate::cli::sources::Sources;
+use crate::cli::text::{bytes, chain, count};
 use crate::store::anndata::{self, Catalog, CatalogMatrix, SourceSpec};
 use crate::store::cache;
 
+/// Decoded bytes per needed byte from which a source is called slow.
+const SLOW: f64 = 4.0;
+
+/// What reading a source by rows costs, with blocks and windows as they are by default.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+struct Reading {
+    /// The matrix that is read, as `--x` names it.
+    x: String,
+    /// Mean rows of a block.
+    block_rows: f64,
+    /// Rows of a window.
+    window_rows: u64,
+    /// Bytes read per row.
+    read_bytes_per_row: f64,
+    /// Decoded bytes per needed byte; `None` if nothing is compressed.
+    decoded_per_needed: Option<f64>,
+    /// How to make it faster, if it is slow.
+    remedy: Option<String>,
+}
+
+/// One source, as it is printed.
+struct Inspected {
+    path: PathBuf,
+    catalog: Catalog,
+    /// What reading costs, or why it cannot be told.
+    reading: Result<Reading, String>,
+}
+
 /// Prints the content of each source.
 pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
-    let mut catalogs = Vec::new();
-    for source in absolute(&args.sources)? {
-        let catalog = anndata::catalog(&SourceSpec::parse(&source))?;
-        catalogs.push((source, catalog));
+    let mut all = Vec::new();
+    for path in Sources::resolve(&args.sources, &std::env::current_dir()?)?.paths {
+        let catalog = anndata::catalog(&SourceSpec::parse(&path))?;
+        let reading = reading(&path, &catalog).map_err(|error| chain(&error));
+        all.push(Inspected { path, catalog, reading });
     }
     let text = if args.json {
-        let list: Vec<_> = catalogs
-            .iter()
-            .map(|(path, catalog)| serde_json::json!({"source": path.display().to_string(), "content": catalog}))
-            .collect();
-        serde_json::to_string_pretty(&list)? + "\n"
+        let one = |source: &Inspected| {
+            let (reading, error) = (source.reading.as_ref().ok(), source.reading.as_ref().err());
+            serde_json::json!({
+                "source": source.path.display().to_string(),
+                "content": source.catalog,
+                "reading": reading,
+                "reading_refused": error,
+            })
+        };
+        serde_json::to_string_pretty(&all.iter().map(one).collect::<Vec<_>>())? + "\n"
     } else {
-        catalogs.iter().map(|(path, catalog)| format!("{}\n{}", path.display(), describe(catalog))).collect()
+        let one = |source: &Inspected| {
+            format!("{}\n{}{}", source.path.display(), describe(&source.catalog), describe_reading(&source.reading))
+        };
+        all.iter().map(one).collect::<String>() + &together(&all)
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())
+}
+
+/// Opens the first matrix that can be served, without the columns, and plans a window of it.
+fn reading(path: &Path, catalog: &Catalog) -> anyhow::Result<Reading> {
+    let can_be_x = |m: &&CatalogMatrix| m.refused.is_none() && !m.path.starts_with("obsm/");
+    let Some(matrix) = catalog.matrices.iter().find(can_be_x) else {
+        anyhow::bail!("no matrix can be served; --x none serves the columns of obs")
+    };
+    if matrix.rewritten_bytes.is_some() {
+        // How long rows are is known only after all of it was read.
+        anyhow::bail!(
+            "{}: rows are written first, uncompressed; shufflefs plan tells what reading them costs",
+            matrix.path
+        );
+    }
+    let args = DatasetArgs {
+        x: Some(matrix.path.clone()),
+        obs: vec!["none".to_owned()],
+        names: Some("no".to_owned()),
+        ..DatasetArgs::default()
+    };
+    let sources = Sources { paths: vec![path.to_owned()], shuffled: false };
+    let dataset = Dataset::open(&sources, Options::new(&args)?)?;
+    let plan = Plan::new(&dataset);
+    let decoded_per_needed = plan.window_cost.amplification();
+    let is_slow = decoded_per_needed.is_some_and(|a| a > SLOW);
+    Ok(Reading {
+        x: matrix.path.clone(),
+        block_rows: dataset.order.block_stats().mean_rows,
+        window_rows: plan.window_rows,
+        read_bytes_per_row: plan.window_cost.bytes_read as f64 / plan.window_rows.max(1) as f64,
+        decoded_per_needed,
+        remedy: is_slow.then(|| remedy(matrix)),
+    })
+}
+
+/// How to write a matrix so that rows are cheap.
+fn remedy(matrix: &CatalogMatrix) -> String {
+    let rows = matrix.rows_per_chunk.unwrap_or(0.0);
+    match matrix.chunk.as_slice() {
+        [_, cols] if *cols < matrix.shape[1] => format!(
+            "its chunks cut rows ({cols} of {} columns): write it again in chunks of some whole rows, such as chunks=(64, {})",
+            matrix.shape[1], matrix.shape[1]
+        ),
+        _ => format!(
+            "its chunks are large ({rows:.0} rows): write it again in smaller ones, or make larger windows (--fetch-factor)"
+        ),
+    }
+}
+
+fn describe_reading(reading: &Result<Reading, String>) -> String {
+    match reading {
+        Err(why) => format!("  reading: {why}\n"),
+        Ok(r) => {
+            let cost =
+                r.decoded_per_needed.map_or("nothing is compressed".to_owned(), |a| format!("decoded/needed {a:.2}"));
+            let slow = r.remedy.as_ref().map_or(String::new(), |remedy| format!("\n  slow: {remedy}"));
+            format!(
+                "  reading {}: blocks of {:.1} rows, {} per row in windows of {} rows, {cost}{slow}\n",
+                r.x,
+                r.block_rows,
+                bytes(r.read_bytes_per_row as u64),
+                count(r.window_rows)
+            )
+        }
+    }
+}
+
+/// What several sources are together: cells, and which of them are slow.
+fn together(all: &[Inspected]) -> String {
+    if all.len() < 2 {
+        return String::new();
+    }
+    let cells = all.iter().map(|source| source.catalog.n_obs).fold(0, u64::saturating_add);
+    let is_slow = |source: &&Inspected| source.reading.as_ref().is_ok_and(|reading| reading.remedy.is_some());
+    let slow: Vec<String> = all.iter().filter(is_slow).map(|source| source.path.display().to_string()).collect();
+    let slow = if slow.is_empty() { "none is slow".to_owned() } else { format!("slow: {}", slow.join(", ")) };
+    format!("{} sources: {} cells; {slow}\n", count(all.len() as u64), count(cells))
 }
 
 fn describe(catalog: &Catalog) -> String {

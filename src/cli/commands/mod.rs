@@ -19,6 +19,7 @@ use super::args::DatasetArgs;
 use super::dataset::Dataset;
 use super::describe::dataset_json;
 use super::options::{Options, UsageError};
+use super::sources::Sources;
 use super::{readme, with_config};
 use crate::view::{DEFAULT_MAX_OPEN, LogText, Statics, Tree, TreeConfig};
 use crate::window::Engine;
@@ -46,12 +47,12 @@ fn absolute(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// The sources of a command: what was typed, or what the `--config` file names.
-fn sources_of(typed: &[PathBuf], args: &DatasetArgs) -> anyhow::Result<Vec<PathBuf>> {
+fn sources_of(typed: &[PathBuf], args: &DatasetArgs) -> anyhow::Result<Sources> {
     let sources = if typed.is_empty() { &args.sources } else { typed };
     if sources.is_empty() {
         return Err(UsageError { option: "SOURCE".into(), reason: "no source given".into() }.into());
     }
-    absolute(sources)
+    Sources::resolve(sources, &std::env::current_dir()?)
 }
 
 /// Options, completed, with absolute paths; and what they mean.

@@ -11,6 +11,7 @@ use crate::cli::args::MountArgs;
 use crate::cli::dataset::Dataset;
 use crate::cli::describe::{Plan, summary};
 use crate::cli::options::UsageError;
+use crate::cli::sources::{Sources, is_zarr};
 use crate::cli::{readme, text};
 use crate::mount::{self, Built, IoMode, Log, LogConfig, MountConfig};
 
@@ -67,11 +68,10 @@ pub fn run(args: MountArgs) -> anyhow::Result<()> {
 
 /// What is printed when the mount is there.
 fn mount_summary(dataset: &Dataset, mount_point: &Path, io: &str) -> String {
-    let sources: Vec<String> = dataset.sources.iter().map(|s| s.display().to_string()).collect();
     let folder = format!("{}/epoch-00000", mount_point.display());
     format!(
         "{} mounted on {}\n{}\nserved       {io}\n\n{}\nUnmount with: shufflefs umount {}",
-        sources.join(" "),
+        Sources::summary(&dataset.sources),
         mount_point.display(),
         summary(dataset, &Plan::new(dataset)),
         readme::snippet(&folder),
@@ -80,10 +80,10 @@ fn mount_summary(dataset: &Dataset, mount_point: &Path, io: &str) -> String {
 }
 
 /// The sources and the mount point, which comes last; sources may be in the `--config` file.
-fn split_paths(paths: &[PathBuf], configured: &[PathBuf]) -> anyhow::Result<(Vec<PathBuf>, PathBuf)> {
+fn split_paths(paths: &[PathBuf], configured: &[PathBuf]) -> anyhow::Result<(Sources, PathBuf)> {
     let paths = absolute(paths)?;
     let Some((mount_point, sources)) = paths.split_last() else { return Err(usage("no mount point given".into())) };
-    let sources = if sources.is_empty() { absolute(configured)? } else { sources.to_vec() };
+    let sources = if sources.is_empty() { configured } else { sources };
     let is_dataset = mount_point.is_file() || is_zarr(mount_point);
     if is_dataset {
         return Err(usage(format!(
@@ -100,13 +100,9 @@ fn split_paths(paths: &[PathBuf], configured: &[PathBuf]) -> anyhow::Result<(Vec
     if let Some(source) = sources.iter().find(|s| same_place(s, mount_point)) {
         return Err(usage(format!("{}: is both a source and the mount point", source.display())));
     }
-    Ok((sources, mount_point.clone()))
+    Ok((Sources::resolve(sources, &std::env::current_dir()?)?, mount_point.clone()))
 }
 
 fn usage(reason: String) -> anyhow::Error {
     UsageError { option: "SOURCE... MNT".into(), reason }.into()
-}
-
-fn is_zarr(path: &Path) -> bool {
-    [".zgroup", "zarr.json", ".zattrs"].iter().any(|marker| path.join(marker).exists())
 }

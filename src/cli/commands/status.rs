@@ -25,7 +25,8 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
 }
 
 fn all(as_json: bool) -> anyhow::Result<String> {
-    let mounts = list_mounts()?;
+    // Mounts of other users do not answer us.
+    let mounts: Vec<_> = list_mounts()?.into_iter().filter(|m| m.state != MountState::Denied).collect();
     if as_json {
         let list: Vec<Value> = mounts
             .iter()

@@ -3,10 +3,11 @@
 //! A source is opened through [`container`] in two steps. [`catalog`](container::catalog) lists what is inside without loading
 //! anything, for `inspect` and for messages that name what exists. [`open`](container::open) loads what a [`Selection`] names: chunk
 //! maps, row lengths, columns and names.
-//! Several [`Opened`] sources (for now exactly one) make an [`AnnDataStore`].
+//! A [`Collector`] makes one [`AnnDataStore`] of any number of [`Opened`] sources.
 
 mod by_rows;
 mod catalog;
+mod collector;
 mod columns;
 pub mod container;
 mod frame;
@@ -29,9 +30,12 @@ use super::chunk_map::{ChunkFiles, ChunkMap};
 use super::column::{Column, Strings};
 use super::files::Files;
 use super::rows::RowLengths;
+use crate::dtype::DType;
 
 pub use by_rows::{Rewritten, rewritten_bytes};
+pub use collector::{Collected, Collector, Joining};
 pub use container::{Expansion, SourceSpec, catalog, expand, open};
+pub use select::{AUTO_CATEGORIES, AUTO_NAMES};
 pub use store::AnnDataStore;
 
 /// Which parts of an AnnData object take part.
@@ -50,6 +54,8 @@ pub struct Selection {
     pub names: NamesChoice,
     /// A boolean column of `var` whose true genes are wanted.
     pub genes_column: Option<String>,
+    /// True if this is one of several sources, which need not have every column of `obs` that is named.
+    pub one_of_many: bool,
 }
 
 /// Which columns of `obs` take part.
@@ -152,6 +158,14 @@ pub enum OpenedLayout {
 }
 
 impl OpenedLayout {
+    /// Type of the values as stored.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Sparse { data: values, .. } | Self::Dense { values } => values.stored.dtype,
+        }
+    }
+
     /// Its arrays.
     pub fn maps_mut(&mut self) -> impl Iterator<Item = &mut ChunkMap> {
         let [first, second] = match self {

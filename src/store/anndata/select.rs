@@ -14,8 +14,10 @@ use crate::store::error::OpenError;
 
 /// Most categories of a column that `auto` takes.
 pub const AUTO_CATEGORIES: u64 = 65_536;
+/// Why a column is left out that the frame only lists.
+pub const NOT_A_MEMBER: &str = "named in column-order but not a member of obs";
 /// Most rows whose names `auto` keeps.
-const AUTO_NAMES: u64 = 10_000_000;
+pub const AUTO_NAMES: u64 = 10_000_000;
 /// Repeated names are looked for up to this many rows.
 const CHECKED_NAMES: usize = 1 << 20;
 
@@ -71,7 +73,7 @@ pub fn open(node: NodeRef, selection: &Selection) -> Result<Selected, OpenError>
     for name in unique(&root, "obsm", &selection.obsm)? {
         elements.push(open.obsm(name)?);
     }
-    let columns = open.columns(&selection.obs)?;
+    let columns = open.columns(&selection.obs, selection.one_of_many)?;
     let var_names = genes.names()?;
     let gene_mask = match &selection.genes_column {
         Some(name) => Some(open.gene_mask(genes, name)?),
@@ -185,7 +187,7 @@ impl Opening<'_> {
         }
     }
 
-    fn columns(&mut self, choice: &ObsChoice) -> Result<Vec<Column>, OpenError> {
+    fn columns(&mut self, choice: &ObsChoice, may_lack: bool) -> Result<Vec<Column>, OpenError> {
         let obs = &self.root.obs;
         match choice {
             ObsChoice::None => Ok(Vec::new()),
@@ -193,6 +195,9 @@ impl Opening<'_> {
                 let mut columns = Vec::new();
                 for name in unique(self.root, "obs", names)? {
                     let Some(source) = obs.column(name)? else {
+                        if may_lack {
+                            continue;
+                        }
                         let reason = format!("has no column {name}; columns are {}", listing(obs.columns()));
                         return Err(obs.node().refused(&reason, "name one that exists"));
                     };
@@ -219,7 +224,7 @@ impl Opening<'_> {
     fn all_columns(&mut self, auto: bool) -> Result<Vec<Column>, OpenError> {
         let obs = &self.root.obs;
         for name in obs.missing() {
-            self.left_out.push((format!("obs/{name}"), "named in column-order but not a member of obs".to_owned()));
+            self.left_out.push((format!("obs/{name}"), NOT_A_MEMBER.to_owned()));
         }
         let mut columns = Vec::new();
         for name in obs.columns() {

@@ -5,10 +5,10 @@
 //! a chunk is a binary search over as many entries as there are sources.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
-use super::{Opened, OpenedElement, OpenedLayout};
+use super::Opened;
+use super::collector::{Collector, Joining};
 use crate::codec::{CodecError, Scratch};
 use crate::dtype::DType;
 use crate::num::{to_u64, to_usize};
@@ -17,137 +17,67 @@ use crate::store::error::{OpenError, ReadError};
 use crate::store::files::{Files, OpenFiles};
 use crate::store::rows::GROUP;
 use crate::store::{
-    Element, ElementId, ElementKind, Extent, Part, PartId, PartRole, Piece, RowLengths, Schema, SourceBorders,
-    SourceInfo, Store,
+    ChunkForm, ElementId, Extent, GeneMap, PartId, PartRole, Piece, RowLengths, Schema, ServedGenes, SourceBorders,
+    Store,
 };
 
 /// An AnnData dataset.
 pub struct AnnDataStore {
-    schema: Schema,
+    pub(super) schema: Schema,
     files: OpenFiles,
-    parts: Vec<StoredPart>,
-    /// Row lengths by element and source; empty for dense elements.
-    lengths: Vec<Vec<Arc<RowLengths>>>,
-    /// True if element 0 is X.
-    has_x: bool,
+    pub(super) parts: Vec<StoredPart>,
+    /// Row lengths by element and source, `None` where a source is dense; nothing for elements that are dense everywhere.
+    pub(super) lengths: Vec<Vec<Option<Arc<RowLengths>>>>,
 }
 
 /// One part in all sources.
-struct StoredPart {
-    element: ElementId,
-    sources: Vec<SourcePart>,
-    chunk_bytes: usize,
+pub(super) struct StoredPart {
+    pub(super) element: ElementId,
+    pub(super) role: PartRole,
+    /// The sources that have such an array: not those that are dense, for a part of sparse rows, and the other way round.
+    pub(super) sources: Vec<SourcePart>,
+    /// Of the largest chunk.
+    pub(super) chunk_bytes: usize,
+    pub(super) n_chunks: u64,
 }
 
 /// One part in one source.
-struct SourcePart {
-    first_chunk: u32,
-    map: ChunkMap,
+pub(super) struct SourcePart {
+    pub(super) source: usize,
+    pub(super) first_chunk: u32,
+    pub(super) map: ChunkMap,
+    /// Path of the element inside the source.
+    pub(super) path: Arc<str>,
 }
 
 impl AnnDataStore {
-    /// Puts sources together. For now there must be exactly one.
+    /// Puts sources together, with the genes that all have.
     ///
     /// # Errors
-    /// [`OpenError::Refused`] if there are several, or more than 2^32 chunks.
+    /// [`OpenError::Refused`] if they do not go together, or have more than 2^32 chunks.
     pub fn new(sources: Vec<Opened>) -> Result<Self, OpenError> {
-        if let [_, second, ..] = sources.as_slice() {
-            let reason = "several AnnData sources in one mount are not supported";
-            return Err(OpenError::refused(&second.path, "file", reason, "mount them one by one"));
-        }
-        let mut store = Self {
-            schema: Schema {
-                n_rows: 0,
-                n_vars: 0,
-                var_names: super::Strings::default(),
-                elements: Vec::new(),
-                parts: Vec::new(),
-                columns: Vec::new(),
-                obs_names: None,
-                sources: Vec::new(),
-            },
-            files: OpenFiles::new(Files::default()),
-            parts: Vec::new(),
-            lengths: Vec::new(),
-            has_x: false,
-        };
-        let mut files = Files::default();
-        for source in sources {
-            store.add(source, &mut files)?;
-        }
-        store.files = OpenFiles::new(files);
-        Ok(store)
+        let mut collector = Collector::new(Joining::default());
+        sources.into_iter().try_for_each(|source| collector.add(source))?;
+        collector.finish().map(|collected| collected.store)
     }
 
-    /// Adds a source whose elements and columns are those of the sources before it.
-    fn add(&mut self, source: Opened, files: &mut Files) -> Result<(), OpenError> {
-        let Some(first_file) = files.append(source.files) else {
-            let reason = "more than 2^32 files in all sources";
-            return Err(OpenError::refused(&source.path, "file", reason, "mount fewer of them"));
-        };
-        let path = source.path;
-        let absolute = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
-        let first_row = self.schema.n_rows;
-        self.schema.n_rows += source.n_obs;
-        self.schema.sources.push(SourceInfo { path: absolute, kind: source.kind, rows: first_row..self.schema.n_rows });
-        self.schema.n_vars = source.n_vars;
-        self.schema.var_names = source.var_names;
-        self.schema.obs_names = source.obs_names;
-        self.schema.columns = source.columns;
-        for (element, opened) in source.elements.into_iter().enumerate() {
-            self.add_element(element, opened, first_file, &path)?;
-        }
-        self.has_x = self.schema.elements.first().is_some_and(|element| element.name == "X");
-        Ok(())
+    /// A store of these rows without elements.
+    pub(super) fn empty(schema: Schema, files: Files) -> Self {
+        Self { schema, files: OpenFiles::new(files), parts: Vec::new(), lengths: Vec::new() }
     }
 
-    fn add_element(
-        &mut self,
-        element: ElementId,
-        opened: OpenedElement,
-        first_file: u32,
-        path: &Path,
-    ) -> Result<(), OpenError> {
-        let OpenedElement { name, n_cols, gene_axis, layout, path: inner, .. } = opened;
-        let (kind, dtype, lengths) = match layout {
-            OpenedLayout::Sparse { lengths, data, indices } => {
-                let dtype = data.stored.dtype;
-                let data =
-                    self.add_part(element, PartRole::Values, data, &format!("{inner}/data"), first_file, path)?;
-                let role = PartRole::Indices;
-                let indices = self.add_part(element, role, indices, &format!("{inner}/indices"), first_file, path)?;
-                (ElementKind::Sparse { data, indices }, dtype, vec![lengths])
-            }
-            OpenedLayout::Dense { values } => {
-                let dtype = values.stored.dtype;
-                let values = self.add_part(element, PartRole::Values, values, &inner, first_file, path)?;
-                (ElementKind::Dense { values }, dtype, Vec::new())
-            }
+    /// Serves some of the joined genes only, or in another order, or with others that are zero.
+    pub fn choose_genes(&mut self, choice: &GeneMap) {
+        let nothing_moves = || {
+            let lists = vec![0; self.schema.sources.len()].into();
+            ServedGenes::new(vec![None], lists, u32::try_from(self.schema.n_vars).unwrap_or(u32::MAX), false)
         };
-        self.lengths.push(lengths);
-        self.schema.elements.push(Element { name, kind, n_cols, dtype, index_dtype: DType::I32, gene_axis });
-        Ok(())
+        let joined = self.schema.genes.as_deref().map_or_else(nothing_moves, Clone::clone);
+        self.schema.genes = Some(Arc::new(joined.then(choice)));
     }
 
-    fn add_part(
-        &mut self,
-        element: ElementId,
-        role: PartRole,
-        mut map: ChunkMap,
-        inner: &str,
-        first_file: u32,
-        path: &Path,
-    ) -> Result<PartId, OpenError> {
-        if u32::try_from(map.n_chunks()).is_err() {
-            let reason = format!("{} chunks", map.n_chunks());
-            return Err(OpenError::refused(path, inner, reason, "write it again with larger chunks"));
-        }
-        map.files = map.files.behind(first_file);
-        let id = self.parts.len();
-        self.schema.parts.push(Part { element, role, stored: map.stored, path: inner.to_owned() });
-        let chunk_bytes = map.pipeline.chunk_bytes;
-        self.parts.push(StoredPart { element, sources: vec![SourcePart { first_chunk: 0, map }], chunk_bytes });
-        Ok(id)
+    fn has_x(&self) -> bool {
+        self.schema.elements.first().is_some_and(|element| element.name == "X")
     }
 
     /// Serves the values of X, and the column indices of all sparse elements, in other types. A value that is not exact in its new type
@@ -156,15 +86,17 @@ impl AnnDataStore {
     /// # Errors
     /// [`OpenError::Refused`] if a type cannot number the columns of an element.
     pub fn serve_as(&mut self, x_dtype: Option<DType>, index_dtype: Option<DType>) -> Result<(), OpenError> {
-        if let (Some(dtype), true) = (x_dtype, self.has_x) {
+        if let (Some(dtype), true) = (x_dtype, self.has_x()) {
             self.schema.elements[0].dtype = dtype;
         }
         let Some(dtype) = index_dtype else { return Ok(()) };
         for element in &mut self.schema.elements {
-            if let ElementKind::Sparse { .. } = element.kind {
-                if element.n_cols > dtype.n_indices() {
+            if element.kind.sparse().is_some() {
+                // Numbers of the source are written first, and those of the batch over them.
+                let n_cols = element.n_cols.max(element.stored_cols);
+                if n_cols > dtype.n_indices() {
                     let path = self.schema.sources.first().map_or_else(Default::default, |s| s.path.clone());
-                    let reason = format!("{} columns, {dtype} numbers {} at most", element.n_cols, dtype.n_indices());
+                    let reason = format!("{n_cols} columns, {dtype} numbers {} at most", dtype.n_indices());
                     return Err(OpenError::refused(&path, &element.name, reason, "use a wider --index-dtype"));
                 }
                 element.index_dtype = dtype;
@@ -175,22 +107,42 @@ impl AnnDataStore {
 
     /// The source of `row`, and its number there.
     fn locate(&self, row: u64) -> (usize, usize) {
-        let source = self.schema.sources.partition_point(|source| source.rows.end <= row);
+        let source = self.schema.source_of(row);
         (source, to_usize(row - self.schema.sources[source].rows.start))
-    }
-
-    fn corrupt(&self, part: PartId, chunk: u32, file: u32, reason: String) -> ReadError {
-        let file = self.files.files().path(file);
-        ReadError::Corrupt { file, element: self.schema.parts[part].path.clone(), chunk, reason }
     }
 }
 
 impl StoredPart {
     /// The source part that `chunk` belongs to, and the chunk's number there.
     fn locate(&self, chunk: u32) -> (&SourcePart, u32) {
-        let source = self.sources.partition_point(|source| source.first_chunk <= chunk).saturating_sub(1);
-        let source = &self.sources[source];
-        (source, chunk - source.first_chunk)
+        // Sources without chunks begin where the next one does; the last of those that begin here has the chunk.
+        let place = self.sources.partition_point(|source| source.first_chunk <= chunk).saturating_sub(1);
+        let part = &self.sources[place];
+        (part, chunk - part.first_chunk)
+    }
+
+    /// The arrays of a source, if it has any.
+    fn of_source(&self, source: usize) -> Option<&SourcePart> {
+        match self.sources.get(source) {
+            Some(part) if part.source == source => Some(part),
+            _ => {
+                let place = self.sources.binary_search_by_key(&source, |part| part.source).ok()?;
+                self.sources.get(place)
+            }
+        }
+    }
+
+    fn maps(&self) -> impl Iterator<Item = &ChunkMap> {
+        self.sources.iter().map(|source| &source.map)
+    }
+
+    /// Where the array lies in its source, for messages.
+    fn path(&self, source: &SourcePart, is_sparse: bool) -> String {
+        match (self.role, is_sparse) {
+            (PartRole::Indices, _) => format!("{}/indices", source.path),
+            (PartRole::Values, true) => format!("{}/data", source.path),
+            (PartRole::Values, false) => source.path.to_string(),
+        }
     }
 }
 
@@ -201,35 +153,35 @@ impl Store for AnnDataStore {
 
     fn row_len(&self, element: ElementId, row: u64) -> u32 {
         let (source, row) = self.locate(row);
-        self.lengths[element][source].len(row)
+        self.lengths[element][source].as_ref().map_or(0, |lengths| lengths.len(row))
     }
 
     fn max_row_len(&self, element: ElementId) -> u32 {
-        self.lengths[element].iter().map(|lengths| lengths.max()).max().unwrap_or(0)
+        self.lengths[element].iter().flatten().map(|lengths| lengths.max()).max().unwrap_or(0)
     }
 
     fn row_lengths_digest(&self, element: ElementId, source: usize) -> [u8; 32] {
-        self.lengths[element][source].digest()
+        self.lengths[element][source].as_ref().map_or([0; 32], |lengths| lengths.digest())
     }
 
     fn n_values(&self, element: ElementId) -> u64 {
-        self.lengths[element].iter().map(|lengths| lengths.total()).sum()
+        self.lengths[element].iter().flatten().map(|lengths| lengths.total()).sum()
     }
 
     fn pieces(&self, part: PartId, row: u64, emit: &mut dyn FnMut(Piece)) {
         let (source, row) = self.locate(row);
         let part = &self.parts[part];
-        let SourcePart { first_chunk, map } = &part.sources[source];
+        let Some(SourcePart { first_chunk, map, .. }) = part.of_source(source) else { return };
         let mut shifted = |piece: Piece| emit(Piece { chunk: piece.chunk + first_chunk, ..piece });
         match self.lengths[part.element].get(source) {
-            Some(lengths) => map.pieces_of_range(lengths.range(row), &mut shifted),
-            None => map.pieces_of_row(to_u64(row), &mut shifted),
+            Some(Some(lengths)) => map.pieces_of_range(lengths.range(row), &mut shifted),
+            _ => map.pieces_of_row(to_u64(row), &mut shifted),
         }
     }
 
     fn extent(&self, part: PartId, chunk: u32, need: Range<u32>, whole: bool) -> Extent {
-        let (source, chunk) = self.parts[part].locate(chunk);
-        source.map.extent(chunk, need, whole)
+        let (part, chunk) = self.parts[part].locate(chunk);
+        part.map.extent(chunk, need, whole)
     }
 
     fn is_plain(&self, part: PartId, chunk: u32) -> bool {
@@ -237,11 +189,22 @@ impl Store for AnnDataStore {
     }
 
     fn n_chunks(&self, part: PartId) -> u64 {
-        self.parts[part].sources.iter().map(|source| source.map.n_chunks()).sum()
+        self.parts[part].n_chunks
     }
 
     fn chunk_bytes(&self, part: PartId) -> usize {
         self.parts[part].chunk_bytes
+    }
+
+    fn chunk_form(&self, part: PartId, chunk: u32) -> ChunkForm {
+        let (SourcePart { source, map, .. }, _) = self.parts[part].locate(chunk);
+        ChunkForm { source: *source, stored: map.stored, bytes: map.pipeline.chunk_bytes }
+    }
+
+    fn filtered_bytes(&self, part: PartId) -> u64 {
+        let filtered = self.parts[part].maps().filter(|map| map.is_filtered());
+        let sizes = filtered.map(|map| map.n_chunks().saturating_mul(to_u64(map.pipeline.chunk_bytes)));
+        sizes.fold(0, u64::saturating_add)
     }
 
     fn decode(
@@ -254,10 +217,15 @@ impl Store for AnnDataStore {
         scratch: &mut Scratch,
         out: &mut [u8],
     ) -> Result<u64, ReadError> {
-        let (SourcePart { map, .. }, local) = self.parts[part].locate(chunk);
+        let part = &self.parts[part];
+        let (source_part @ SourcePart { map, .. }, local) = part.locate(chunk);
         let size = map.stored.dtype.size_bytes();
         let bytes = to_usize(u64::from(need.start)) * size..to_usize(u64::from(need.end)) * size;
-        let corrupt = |reason: String| self.corrupt(part, local, map.file_of(local), reason);
+        let corrupt = |reason: String| {
+            let element = part.path(source_part, !self.schema.is_dense(part.element, source_part.source));
+            let file = self.files.files().path(map.file_of(local));
+            ReadError::Corrupt { file, element, chunk: local, reason }
+        };
         let chunk_bytes = map.pipeline.chunk_bytes;
         let Some(out) = out.get_mut(..chunk_bytes).filter(|_| bytes.end <= chunk_bytes) else {
             return Err(corrupt(format!("elements {need:?} are outside the chunk")));
@@ -304,22 +272,26 @@ impl Store for AnnDataStore {
 
     fn bad_row(&self, part: PartId, row: u64, reason: String) -> ReadError {
         let (source, _) = self.locate(row);
-        let file = self.schema.sources.get(source).map_or_else(Default::default, |s| s.path.clone());
-        ReadError::BadRow { file, element: self.schema.parts[part].path.clone(), row, reason }
+        let part = &self.parts[part];
+        let is_sparse = !self.schema.is_dense(part.element, source);
+        let element = part.of_source(source).map_or_else(String::new, |source| part.path(source, is_sparse));
+        ReadError::BadRow { file: self.schema.sources[source].path.clone(), element, row, reason }
     }
 
     fn max_stored_bytes(&self) -> usize {
-        let maps = self.parts.iter().flat_map(|part| &part.sources).map(|source| &source.map);
-        maps.map(ChunkMap::max_stored_bytes).max().unwrap_or(0)
+        self.parts.iter().flat_map(StoredPart::maps).map(ChunkMap::max_stored_bytes).max().unwrap_or(0)
     }
 
     fn resident_bytes(&self) -> u64 {
-        let Schema { var_names, obs_names, columns, .. } = &self.schema;
-        let maps = self.parts.iter().flat_map(|part| &part.sources).map(|source| source.map.resident_bytes());
-        let lengths = self.lengths.iter().flatten().map(|lengths| lengths.resident_bytes());
+        let Schema { var_names, obs_names, columns, genes, .. } = &self.schema;
+        let maps = self.parts.iter().flat_map(StoredPart::maps).map(ChunkMap::resident_bytes);
+        let tables = self.parts.iter().map(|part| to_u64(part.sources.len() * size_of::<SourcePart>()));
+        let lengths = self.lengths.iter().flatten().flatten().map(|lengths| lengths.resident_bytes());
         let columns = columns.iter().map(super::Column::resident_bytes);
         let names = obs_names.iter().chain([var_names]).map(super::Strings::resident_bytes);
-        maps.chain(lengths).chain(columns).chain(names).chain([self.files.files().resident_bytes()]).sum()
+        let genes = genes.iter().map(|genes| genes.resident_bytes());
+        let files = [self.files.files().resident_bytes()];
+        maps.chain(tables).chain(lengths).chain(columns).chain(names).chain(genes).chain(files).sum()
     }
 }
 
@@ -327,24 +299,25 @@ impl AnnDataStore {
     /// Where X is cut in one source: by the array with the longer chunks.
     fn source_borders(&self, source: usize) -> SourceBorders {
         let rows = self.schema.sources[source].rows.clone();
-        let element = self.schema.elements.first().filter(|_| self.has_x);
-        let map = |part: PartId| &self.parts[part].sources[source].map;
-        let (first_rows, x_bytes) = match element.map(|element| element.kind) {
-            None => (None, 0),
-            Some(ElementKind::Dense { values }) => {
-                let values = map(values);
+        let element = self.schema.elements.first().filter(|_| self.has_x());
+        let map = |part: PartId| self.parts[part].of_source(source).map(|source| &source.map);
+        let dense = element.and_then(|element| element.kind.dense()).and_then(map);
+        let sparse = element.and_then(|element| element.kind.sparse());
+        let sparse = sparse.and_then(|(data, indices)| map(data).zip(map(indices)));
+        let (first_rows, x_bytes) = match (sparse, dense) {
+            (None, None) => (None, 0),
+            (None, Some(values)) => {
                 (values.cut_extent().map(|extent| dense_borders(&rows, extent)), values.source_bytes())
             }
-            Some(ElementKind::Sparse { data, indices }) => {
-                let (data, indices) = (map(data), map(indices));
+            (Some((data, indices)), _) => {
                 let cut = match (data.cut_extent(), indices.cut_extent()) {
                     (Some(d), Some(i)) if i > d => Some(indices),
                     (None, Some(_)) => Some(indices),
                     (Some(_), _) => Some(data),
                     (None, None) => None,
                 };
-                let lengths = &self.lengths[0][source];
-                let first_rows = cut.map(|map| sparse_borders(&rows, lengths, map.chunk[0]));
+                let lengths = self.lengths[0].get(source).and_then(Option::as_ref);
+                let first_rows = cut.zip(lengths).map(|(map, lengths)| sparse_borders(&rows, lengths, map.chunk[0]));
                 (first_rows, data.source_bytes().saturating_add(indices.source_bytes()))
             }
         };

@@ -100,7 +100,9 @@ impl TenX {
         let refused =
             |what: &str| Err(self.node.refused(&format!("is 10x Genomics HDF5, which has no {what}"), "leave it out"));
         match (&selection.obs, &selection.genes_column) {
-            (ObsChoice::Columns(names), _) if !names.is_empty() => return refused(&format!("obs/{}", listing(names))),
+            (ObsChoice::Columns(names), _) if !names.is_empty() && !selection.one_of_many => {
+                return refused(&format!("obs/{}", listing(names)));
+            }
             (_, Some(column)) => return refused(&format!("boolean column {column} of genes")),
             _ => {}
         }

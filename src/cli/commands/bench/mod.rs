@@ -31,7 +31,6 @@ use crate::cli::dataset::Dataset;
 use crate::cli::options::UsageError;
 use crate::num::to_usize;
 use crate::order::Pass;
-use crate::store::ElementKind;
 use crate::store::fault::{Fault, FaultyStore};
 use crate::window::arena::Arena;
 use crate::window::decode_only::decode_windows;
@@ -129,12 +128,12 @@ impl<'a> Bench<'a> {
     /// Stored values of X in the rows of a window.
     fn nnz_of(&self, (pass, window): (Pass, u64)) -> u64 {
         let store = &self.dataset.store;
-        match store.schema().elements.first().map(|element| element.kind) {
-            Some(ElementKind::Sparse { .. }) => {
+        match store.schema().elements.first().and_then(|element| element.kind.sparse()) {
+            Some(_) => {
                 let rows = self.dataset.order.window_rows(pass, window);
                 rows.into_iter().map(|row| u64::from(store.row_len(0, row))).sum()
             }
-            _ => 0,
+            None => 0,
         }
     }
 

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Reads epoch 0 of a fresh mount as training loops do: torch's DataLoader with 0, 1, 2, 4 workers, and one thread that reads ahead.
+
+usage: read_loader.py SHUFFLEFS FILE.h5ad [--modes 0,1,2,4,ahead] [--memory 2G] [--rounds 3]
+Every mode loads files with safetensors.torch.load_file and adds up every value in the consuming process. One JSON line per
+mode and round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import threading
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch.utils.data import DataLoader, Dataset
+
+from read_mount import Server
+
+
+class Files(Dataset):
+    """One batch file per item."""
+
+    def __init__(self, paths: list[str]):
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        return load_file(self.paths[i])
+
+
+def ahead(paths: list[str], depth: int = 2):
+    """Yields loaded files in order, read by one thread that is up to `depth` files ahead."""
+    loaded: queue.Queue = queue.Queue(depth)
+
+    def read() -> None:
+        for path in paths:
+            loaded.put(load_file(path))
+        loaded.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while (batch := loaded.get()) is not None:
+        yield batch
+
+
+def batches(mode: str, paths: list[str]):
+    if mode == "ahead":
+        return ahead(paths)
+    return DataLoader(Files(paths), batch_size=None, shuffle=False, num_workers=int(mode))
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("binary")
+    p.add_argument("file")
+    p.add_argument("--modes", default="0,1,2,4,ahead")
+    p.add_argument("--memory", default="2G")
+    p.add_argument("--rounds", type=int, default=3)
+    a = p.parse_args()
+    torch.set_num_threads(1)
+    for round_ in range(1, a.rounds + 1):
+        for mode in a.modes.split(","):
+            with Server(a.binary, a.file, ["--memory", a.memory, "--obs", "plate,drug,cell_line"]) as server:
+                folder = f"{server.mnt}/epoch-00000"
+                paths = [f"{folder}/{name}" for name in Path(folder, "batches.txt").read_text().split()]
+                rows, total, start = 0, 0.0, time.perf_counter()
+                for t in batches(mode, paths):
+                    total += float(t["X.data"].sum()) + int(t["X.indices"].sum())
+                    rows += len(t["row"])
+                seconds = time.perf_counter() - start
+                print(json.dumps({
+                    "data": os.path.basename(a.file), "mode": mode, "round": round_, "rows": rows, "sum": total,
+                    "rows_per_s": round(rows / seconds, 1), "load1": round(os.getloadavg()[0], 2),
+                }), flush=True)
+
+
+if __name__ == "__main__":
+    main()
