@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -189,6 +190,66 @@ def test_genes_and_dense(tmp_path):
     dense = np.zeros((N_ROWS, N_VARS), "f4")
     dense[np.repeat(np.arange(N_ROWS), np.diff(truth.x.indptr)), truth.x.indices] = truth.x.data
     check(path, Truth(truth.obs_names, truth.var_names, dense, truth.obs), options=["--dense"])
+
+
+@pytest.mark.parametrize("container", ["zarr-2", "zarr-3", "zip"])
+def test_csc_in_zarr(container, tmp_path, little_memory, cache):
+    """Arrays of many chunk files: read back, found again, and stale or rewritten when any of the files changes."""
+    h5ad = write_csc(tmp_path / "csc.h5ad", *columns(seed=5))
+    truth, path = read_h5ad(h5ad), tmp_path / "csc.zarr"
+    put_zarr(h5ad, path, int(container[5:] or 2) if container != "zip" else 2)
+    assert len([p for p in path.glob("X/indices/**/*") if p.is_file()]) > 20
+    if container == "zip":
+        shutil.make_archive(str(tmp_path / "csc.zarr"), "zip", path)
+        path = tmp_path / "csc.zarr.zip"
+    check(path, truth)
+    made = [p.stat().st_ino for p in rewritten(cache)]
+    check(path, truth)
+    assert [p.stat().st_ino for p in rewritten(cache)] == made and len(made) == 1
+    changed = path if container == "zip" else next(p for p in path.glob("X/indices/**/7") if p.is_file())
+    with Mount(path, options=["--batch-size", "16", "--fetch-factor", "1"]) as mnt:
+        (mnt / "epoch-00000/batch-0000000.safetensors").read_bytes()
+        aged(changed, OLD + 9)
+        # Of many files a few are looked at each time, and what was found once is not forgotten. What was assembled before is right.
+        codes = []
+        for name in Pass(mnt / "epoch-00002").batch_names * 2:
+            try:
+                (mnt / "epoch-00002" / name).read_bytes()
+                codes.append(0)
+            except OSError as error:
+                codes.append(error.errno)
+        assert set(codes) <= {0, errno.ESTALE} and set(codes[-16:]) == {errno.ESTALE}, codes
+    check(path, truth)
+    assert [p.stat().st_ino for p in rewritten(cache)] != made
+
+
+def put_zarr(h5ad: Path, to: Path, version: int) -> None:
+    """The same arrays in zarr, in chunks of 700 values."""
+    import zarr
+
+    def copy(source, target) -> None:
+        target.attrs.update({k: attribute(v) for k, v in source.attrs.items()})
+        for name, node in source.items():
+            if isinstance(node, h5py.Group):
+                copy(node, target.create_group(name))
+                continue
+            text = h5py.check_string_dtype(node.dtype) is not None
+            values = np.array(node.asstr()[()], dtype=object) if text else node[()]
+            if text and version == 2:
+                from numcodecs import VLenUTF8
+                a = target.create_array(name, shape=values.shape, dtype=str, filters=[VLenUTF8()], chunks=values.shape)
+            else:
+                a = target.create_array(name, shape=values.shape, dtype=str if text else values.dtype,
+                                        chunks=tuple(min(n, 700) for n in values.shape))
+            a[...] = values
+            a.attrs.update({k: attribute(v) for k, v in node.attrs.items()})
+
+    with h5py.File(h5ad) as f:
+        copy(f, zarr.open_group(to, mode="w", zarr_format=version))
+
+
+def attribute(value):
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 # ---------------------------------------------------------------------------------------------------- dense, cut along genes

@@ -86,7 +86,7 @@ impl Names for Pinned {
     }
 
     fn open(&self, _: u32) -> io::Result<File> {
-        self.1.as_ref().map_or_else(|| Err(io::ErrorKind::NotFound.into()), File::try_clone)
+        self.1.as_ref().map_or_else(|| Err(io::Error::from_raw_os_error(libc::ENOENT)), File::try_clone)
     }
 
     fn resident_bytes(&self) -> u64 {
@@ -289,6 +289,8 @@ pub struct OpenFiles {
     open: Mutex<LruCache<u32, Arc<Descriptor>>>,
     /// Which of many files are looked at next.
     turn: AtomicU32,
+    /// Of what was made of many files: that one of them was found changed, which the next look might miss.
+    stale: Mutex<HashMap<u32, ReadError>>,
 }
 
 impl OpenFiles {
@@ -296,7 +298,7 @@ impl OpenFiles {
     #[must_use]
     pub fn new(files: Files) -> Self {
         let limit = NonZeroUsize::new(max_open()).unwrap_or(NonZeroUsize::MIN);
-        Self { files, open: Mutex::new(LruCache::new(limit)), turn: AtomicU32::new(0) }
+        Self { files, open: Mutex::new(LruCache::new(limit)), turn: AtomicU32::new(0), stale: Mutex::default() }
     }
 
     /// The files.
@@ -357,18 +359,24 @@ impl OpenFiles {
         })
     }
 
-    /// Compares the files that something was made of with what they were: some of them, others each time, since they may be many.
-    fn check_origins(&self, made_of: &[Range<u32>]) -> Result<(), ReadError> {
+    /// Compares the files that `file` was made of with what they were: a few of them, others each time, since they may be many.
+    fn check_origins(&self, file: u32, made_of: &[Range<u32>]) -> Result<(), ReadError> {
         let n: u32 = made_of.iter().map(|files| files.end - files.start).sum();
-        if n == 0 {
-            return Ok(());
+        if n <= ORIGINS_AT_ONCE {
+            return made_of.iter().cloned().flatten().try_for_each(|origin| self.check_origin(origin));
+        }
+        if let Some(error) = self.stale.lock().get(&file) {
+            return Err(error.clone());
         }
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         for i in 0..n.min(ORIGINS_AT_ONCE) {
             let mut number = turn.wrapping_mul(ORIGINS_AT_ONCE).wrapping_add(i) % n;
             for files in made_of {
                 if number < files.end - files.start {
-                    self.check_origin(files.start + number)?;
+                    if let Err(error) = self.check_origin(files.start + number) {
+                        self.stale.lock().insert(file, error.clone());
+                        return Err(error);
+                    }
                     break;
                 }
                 number -= files.end - files.start;
@@ -400,7 +408,7 @@ impl OpenFiles {
         if !self.descriptor(file)?.is(self.files.stamp(file)) {
             return Err(self.stale(file));
         }
-        self.check_origins(self.files.made_of(file))
+        self.check_origins(file, self.files.made_of(file))
     }
 }
 

@@ -82,6 +82,13 @@ fn reading(path: &Path, catalog: &Catalog) -> anyhow::Result<Reading> {
     let Some(matrix) = catalog.matrices.iter().find(can_be_x) else {
         anyhow::bail!("no matrix can be served; --x none serves the columns of obs")
     };
+    if matrix.rewritten_bytes.is_some() {
+        // How long rows are is known only after all of it was read.
+        anyhow::bail!(
+            "{}: rows are written first, uncompressed; shufflefs plan tells what reading them costs",
+            matrix.path
+        );
+    }
     let args = DatasetArgs {
         x: Some(matrix.path.clone()),
         obs: vec!["none".to_owned()],
