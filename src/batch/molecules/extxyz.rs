@@ -352,7 +352,7 @@ impl Text {
 fn quoted(text: &str, room: usize) -> String {
     // A word that no reader takes for anything but text.
     let is_text = |word: &str| {
-        let letters = "abcdghjklmopqrsuvwxzBCDGHJKLMOPQRSUVWXZ";
+        let letters = "bcdghjklmopqrsuvwxzBCDGHJKLMOPQRSUVWXZ";
         let booleans = ["true", "false", "True", "False", "TRUE", "FALSE"];
         word.chars().any(|c| letters.contains(c)) && !booleans.contains(&word)
     };

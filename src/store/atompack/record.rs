@@ -29,9 +29,6 @@ pub enum RecordError {
     /// Bytes behind the last section.
     #[error("there are bytes behind its last section")]
     Trailing,
-    /// A type that does not exist.
-    #[error("a section has an unknown type")]
-    UnknownType,
 }
 
 /// The fixed part of a record.

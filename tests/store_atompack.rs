@@ -1,0 +1,184 @@
+//! Records through the engine: reads that fail, threads and memory that differ, and what the index costs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shufflefs::batch::molecules::flat::Flat;
+use shufflefs::batch::{Encoder, MoleculeSpec};
+use shufflefs::dtype::DType;
+use shufflefs::order::{Blocks, Order, OrderConfig, Pass, SourceRows, Tail};
+use shufflefs::store::Store;
+use shufflefs::store::atompack::header::{RecordCodec, Slot};
+use shufflefs::store::atompack::index::{IndexBuilder, IndexEntry};
+use shufflefs::store::atompack::schema::{FileSchema, Scope, Section, Tag};
+use shufflefs::store::atompack::{AtompackStore, FieldsChoice, Serve};
+use shufflefs::store::cache::CacheConfig;
+use shufflefs::store::fault::{Fault, FaultyStore};
+use shufflefs::window::{BatchError, BatchId, Batches as _, Engine, EngineConfig};
+
+const N: u32 = 600;
+
+fn slot(codec: RecordCodec) -> Slot {
+    Slot {
+        generation: 1,
+        data_start: 8192,
+        index_offset: 0,
+        index_len: 8 + 20 * u64::from(N),
+        n_molecules: u64::from(N),
+        codec,
+        level: 0,
+        record_format: 2,
+        schema_offset: 0,
+        schema_len: 0,
+    }
+}
+
+/// A file of molecules of 0 to 6 atoms, each second one with an energy. Every seventh record has a gap behind it.
+fn write_file(folder: &tempfile::TempDir) -> PathBuf {
+    let energy = Section::new(Scope::BuiltIn, "energy", Tag::new(0).unwrap(), 8).unwrap();
+    let schema = FileSchema { positions: Some(DType::F32), sections: vec![energy] }.encode();
+    let (mut body, mut index) = (Vec::new(), u64::from(N).to_le_bytes().to_vec());
+    for row in 0..N {
+        let n_atoms = row % 7;
+        let mut record = n_atoms.to_le_bytes().to_vec();
+        record.extend((0..3 * n_atoms).flat_map(|i| (row as f32 + i as f32 / 8.0).to_le_bytes()));
+        record.extend((0..n_atoms).map(|i| i as u8 + 1));
+        record.extend((row % 2).to_le_bytes().get(..2).unwrap());
+        if row % 2 == 1 {
+            record.extend([0, 6]);
+            record.extend(b"energy");
+            record.push(0);
+            record.extend(8_u32.to_le_bytes());
+            record.extend(f64::from(row).to_le_bytes());
+        }
+        let size = u32::try_from(record.len()).unwrap();
+        let offset = 8192 + body.len() as u64;
+        index.extend(IndexEntry { offset, stored_size: size, raw_size: size, n_atoms }.encode());
+        body.extend(record);
+        body.extend(vec![0xee; if row % 7 == 0 { 100_000 } else { 0 }]);
+    }
+    let schema_offset = 8192 + body.len() as u64;
+    let schema_len = schema.len() as u64;
+    let slot = Slot { schema_offset, schema_len, index_offset: schema_offset + schema_len, ..slot(RecordCodec::None) };
+    let path = folder.path().join("a.atp");
+    std::fs::write(&path, [&slot.encode()[..], &slot.encode(), &body, &schema, &index].concat()).unwrap();
+    path
+}
+
+fn open(path: &PathBuf) -> AtompackStore {
+    let serve = Serve::Fields(FieldsChoice::All);
+    AtompackStore::open(std::slice::from_ref(path), &serve, &CacheConfig::off(), &mut ()).unwrap()
+}
+
+fn order(store: &dyn Store) -> Arc<Order> {
+    let rows = 0..store.schema().n_rows;
+    let blocks = Blocks::fixed(8, &[SourceRows { rows, first_rows: None, x_bytes: 0 }]).unwrap();
+    let config = OrderConfig {
+        n_rows: store.schema().n_rows,
+        blocks,
+        batch_size: 32,
+        fetch_factor: 4,
+        seed: 1,
+        tail: Tail::Keep,
+    };
+    Arc::new(Order::new(config).unwrap())
+}
+
+fn engine(store: Arc<dyn Store>, threads: usize, image_bytes: u64) -> Engine {
+    let schema = Arc::new(store.schema().clone());
+    let encoder = Flat::safetensors(MoleculeSpec { schema, seed: 1, fingerprint: "f".into() }).unwrap();
+    let order = order(&*store);
+    let config = EngineConfig {
+        image_bytes,
+        threads,
+        io_depth: 2,
+        timeout: Duration::from_secs(20),
+        world_size: None,
+        populate_bytes: 0,
+        keep_chunks: false,
+    };
+    Engine::start(store, order, Arc::new(encoder) as Arc<dyn Encoder>, config).unwrap()
+}
+
+/// All batches of two epochs and of the source order.
+fn read_all(engine: &Engine) -> Vec<Result<Vec<u8>, BatchError>> {
+    let passes = [Pass::Epoch(0), Pass::Epoch(1), Pass::InOrder];
+    let ids = passes.into_iter().flat_map(|pass| (0..N.div_ceil(32)).map(move |b| BatchId { pass, batch: b.into() }));
+    ids.map(|id| {
+        let size = engine.size_bytes(id);
+        let image = engine.open_blocking(id)?;
+        assert_eq!(image.bytes().len() as u64, size);
+        Ok(image.bytes().to_vec())
+    })
+    .collect()
+}
+
+#[test]
+fn threads_and_memory_change_no_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_file(&folder);
+    let all = |threads, image_bytes| -> Vec<Vec<u8>> {
+        read_all(&engine(Arc::new(open(&path)), threads, image_bytes)).into_iter().map(Result::unwrap).collect()
+    };
+    let expected = all(1, 64 << 20);
+    assert_eq!(all(3, 64 << 20), expected);
+    assert_eq!(all(2, 3 * 16384), expected, "with memory for three batches");
+}
+
+#[test]
+fn failed_reads_fail_batches_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_file(&folder);
+    let expected: Vec<Vec<u8>> =
+        read_all(&engine(Arc::new(open(&path)), 1, 64 << 20)).into_iter().map(Result::unwrap).collect();
+    let mut failed_once = false;
+    for at in (0..).step_by(7) {
+        // Two in a row: the read of a run, and the first record that is read alone after it.
+        let store = Arc::new(FaultyStore::new(open(&path), at..at + 2, Fault::Fail));
+        let engine = engine(Arc::clone(&store) as Arc<dyn Store>, 2, 64 << 20);
+        for (got, expected) in read_all(&engine).into_iter().zip(&expected) {
+            match got {
+                Ok(bytes) => assert!(bytes == *expected, "other bytes after a failed read"),
+                Err(error) => {
+                    failed_once = true;
+                    assert!(error.to_string().contains("injected fault"), "{error}");
+                }
+            }
+        }
+        if store.reads() < at + 2 {
+            break;
+        }
+        for (got, expected) in read_all(&engine).into_iter().zip(&expected) {
+            assert!(got.unwrap() == *expected, "the next read is right");
+        }
+    }
+    assert!(failed_once);
+}
+
+#[test]
+fn a_changed_source_is_stale() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_file(&folder);
+    let engine = engine(Arc::new(open(&path)), 1, 64 << 20);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(9000).unwrap();
+    for result in read_all(&engine) {
+        assert!(result.unwrap_err().to_string().contains("changed since it was mounted"));
+    }
+}
+
+/// 100 million molecules take 2 GB of index in the file; they may take a quarter of it in memory.
+#[test]
+fn the_index_takes_five_bytes_a_molecule() {
+    let slot = Slot { index_offset: 1 << 40, ..slot(RecordCodec::None) };
+    let mut builder = IndexBuilder::new(&slot, 4);
+    let n = 200_000_u64;
+    for row in 0..n {
+        let entry = IndexEntry { offset: 8192 + row * 1640, stored_size: 1640, raw_size: 1640, n_atoms: 64 };
+        builder.push(&entry.encode()).unwrap();
+    }
+    let index = builder.finish();
+    assert_eq!(index.place(199_999).start, 8192 + 199_999 * 1640);
+    assert!(index.resident_bytes() <= 5 * n, "{} bytes", index.resident_bytes());
+}
