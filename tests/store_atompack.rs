@@ -96,6 +96,7 @@ fn engine(store: Arc<dyn Store>, threads: usize, image_bytes: u64) -> Engine {
         timeout: Duration::from_secs(20),
         world_size: None,
         populate_bytes: 0,
+        populate_within: Duration::ZERO,
         keep_chunks: false,
     };
     Engine::start(store, order, Arc::new(encoder) as Arc<dyn Encoder>, config).unwrap()
@@ -135,7 +136,7 @@ fn failed_reads_fail_batches_and_nothing_else() {
     let mut failed_once = false;
     for at in (0..).step_by(7) {
         // Two in a row: the read of a run, and the first record that is read alone after it.
-        let store = Arc::new(FaultyStore::new(open(&path), at..at + 2, Fault::Fail));
+        let store = Arc::new(FaultyStore::new(Arc::new(open(&path)), at..at + 2, Fault::Fail));
         let engine = engine(Arc::clone(&store) as Arc<dyn Store>, 2, 64 << 20);
         for (got, expected) in read_all(&engine).into_iter().zip(&expected) {
             match got {
