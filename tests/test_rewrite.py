@@ -635,3 +635,27 @@ def check_rows(path: Path, csr: sp.csr_matrix, folder: Path) -> None:
             np.testing.assert_array_equal(got.indptr, want.indptr)
             np.testing.assert_array_equal(got.indices, want.indices)
             np.testing.assert_array_equal(got.data, want.data)
+
+
+# --------------------------------------------------------------------------------------------------------- several sources
+def test_with_other_sources(tmp_path, cache, little_memory):
+    """A matrix stored by columns beside one stored by rows, with genes in another order: the rows of `anndata.concat`."""
+    import anndata
+    parts = []
+    for i, kind in enumerate((sp.csc_matrix, sp.csr_matrix, sp.csc_matrix)):
+        data, rows, indptr, shape = columns(n_rows=150 + i, n_vars=80, seed=i, odd=False)
+        a = anndata.AnnData(kind(sp.csc_matrix((data, rows, indptr), shape)))
+        a.obs_names, a.var_names = [f"{i}-{r}" for r in range(shape[0])], [f"g{(j * 7 + i) % 90}" for j in range(80)]
+        a.write_h5ad(tmp_path / f"{i}.h5ad")
+        aged(tmp_path / f"{i}.h5ad")
+        parts.append(a)
+    want = anndata.concat(parts, join="inner")
+    with Mount(*[tmp_path / f"{i}.h5ad" for i in range(3)], options=["--batch-size", "32"]) as mnt:
+        genes = (mnt / "var_names.txt").read_text().split()
+        dense = want[:, genes].X.toarray()
+        for folder in ("epoch-00000", "inorder"):
+            for batch in Pass(mnt / folder, load_dataset(mnt)):
+                x = batch.matrix("X")
+                np.testing.assert_array_equal(sp.csr_matrix((x.data, x.indices, x.indptr), (len(batch.rows), x.n_cols)).toarray(), dense[batch.rows])
+                assert batch.names == want.obs_names[batch.rows].tolist()
+    assert len(rewritten(cache)) == 2
