@@ -1,4 +1,5 @@
 //! Records through the engine: reads that fail, threads and memory that differ, and what the index costs.
+#![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
 use std::sync::Arc;
