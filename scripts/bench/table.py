@@ -27,14 +27,19 @@ def main() -> None:
     a = p.parse_args()
     results = [json.loads(line) for line in a.results.read_text().splitlines()]
     text = "\n\n".join([machine(results), rates(results), ratios(results), quality(results)])
-    if a.write is None:
+    publish(text, a.write, BEGIN, END)
+
+
+def publish(text: str, page: Path | None, begin: str, end: str) -> None:
+    """Prints the text, or replaces with it what stands between two lines of a page."""
+    if page is None:
         print(text)
         return
-    page = a.write.read_text()
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise SystemExit(f"{a.write}: expected one line {BEGIN} and one line {END}")
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    a.write.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    old = page.read_text()
+    if old.count(begin) != 1 or old.count(end) != 1:
+        raise SystemExit(f"{page}: expected one line {begin} and one line {end}")
+    before, after = old.split(begin)[0], old.split(end)[1]
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
 
 
 def in_order(results: list[dict], key: str) -> list[str]:

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from statistics import median
 
-from table import machine_name, spread
+from table import machine_name, publish, spread
 
 BEGIN, END = "<!-- bench_atoms.sh: begin -->", "<!-- bench_atoms.sh: end -->"
 CASES = {
@@ -27,14 +27,7 @@ def main() -> None:
     a = p.parse_args()
     results = [json.loads(line) for line in a.results.read_text().splitlines()]
     text = "\n\n".join([about(results), rates(results)])
-    if a.write is None:
-        print(text)
-        return
-    page = a.write.read_text()
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise SystemExit(f"{a.write}: expected one line {BEGIN} and one line {END}")
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    a.write.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    publish(text, a.write, BEGIN, END)
 
 
 def about(results: list[dict]) -> str:
