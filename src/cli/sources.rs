@@ -8,7 +8,7 @@
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -46,6 +46,8 @@ impl Sources {
         };
         let paths = arguments.iter().map(absolute).collect::<anyhow::Result<Vec<_>>>()?;
         if molecules::are_given(&paths)? {
+            let mut folders = paths.iter().filter(|path| path.is_dir());
+            folders.try_for_each(|folder| listed(folder).map(drop))?;
             return Ok(Self { paths, shuffled: false, molecules: true });
         }
         let mut found = Found::default();
@@ -145,8 +147,8 @@ pub fn is_zarr(path: &Path) -> bool {
     ZARR_MARKERS.iter().any(|marker| path.join(marker).exists())
 }
 
-/// The sources in a folder, in natural order.
-fn members(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+/// Names of the AnnData sources in a folder, and of everything else; a mixture of cells and molecules is refused.
+fn listed(folder: &Path) -> anyhow::Result<(Vec<OsString>, Vec<OsString>)> {
     let context = || folder.display().to_string();
     let (mut names, mut others) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(folder).with_context(context)? {
@@ -158,6 +160,19 @@ fn members(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
         let is_source = ENDINGS.iter().any(|ending| bytes.ends_with(ending.as_bytes()));
         if is_source { names.push(name) } else { others.push(name) }
     }
+    match others.iter().find(|name| name.as_bytes().ends_with(b".atp")) {
+        Some(atp) if !names.is_empty() => bail!(
+            "{}: holds cells and molecules ({}); a dataset is made of one kind: name the files",
+            folder.display(),
+            atp.to_string_lossy()
+        ),
+        _ => Ok((names, others)),
+    }
+}
+
+/// The sources in a folder, in natural order.
+fn members(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let (mut names, mut others) = listed(folder)?;
     if names.is_empty() {
         others.sort_unstable();
         let some: Vec<_> = others.iter().take(3).map(|name| name.to_string_lossy()).collect();
@@ -165,13 +180,6 @@ fn members(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
         let found =
             if some.is_empty() { "it is empty".to_owned() } else { format!("it holds {}{dots}", some.join(", ")) };
         bail!("{}: no {} inside ({found}); name the files", folder.display(), ENDINGS.join(", "));
-    }
-    if let Some(atp) = others.iter().find(|name| name.as_bytes().ends_with(b".atp")) {
-        bail!(
-            "{}: holds cells and molecules ({}); a dataset is made of one kind: name the files",
-            folder.display(),
-            atp.to_string_lossy()
-        );
     }
     names.sort_unstable_by(|a, b| natural(a, b));
     Ok(names.into_iter().map(|name| folder.join(name)).collect())

@@ -330,7 +330,6 @@ fn with_room_for_one_window_and_a_half_no_chunk_is_decoded_twice() {
     let next_epoch = 2 * rig.order.window_rows(Pass::Epoch(1), 0).len() as u64;
     let decoded = rig.engine.counters().chunks;
     assert!(decoded >= 2 * once as u64 && decoded <= 2 * once as u64 + next_epoch, "{decoded} of {once} twice");
-    assert_eq!(rig.engine.counters().plans, rig.order.n_windows(EPOCH) + 1);
 }
 
 #[test]
