@@ -64,6 +64,12 @@ impl Arena {
         Ok(Arc::new(Self { mapping, base, capacity, free, on_free: OnceLock::new(), populated: AtomicUsize::new(0) }))
     }
 
+    /// Bytes that a region of at least `len_bytes` takes.
+    #[must_use]
+    pub fn region_bytes(len_bytes: u64) -> u64 {
+        crate::num::align_up(len_bytes.max(1), GRAIN).unwrap_or(u64::MAX)
+    }
+
     /// Sets what is called after each return of a region; the first one set stays.
     pub fn set_on_free(&self, on_free: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_free.set(Box::new(on_free));

