@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import warnings
 from pathlib import Path
@@ -76,3 +77,9 @@ def torch_python() -> str:
     if not interpreter or subprocess.run([interpreter, "-c", probe], capture_output=True, timeout=120).returncode != 0:
         unavailable("no PyTorch ($SHUFFLEFS_TORCH_PYTHON; scripts/setup.sh provides it)")
     return interpreter
+
+
+def pytest_configure(config):
+    # In the background of a script an interrupt is ignored, and so it would be in every server that is started here.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
