@@ -17,7 +17,7 @@ from statistics import median
 
 BEGIN, END = "<!-- bench.sh: begin -->", "<!-- bench.sh: end -->"
 # Who is compared, and with whom.
-OURS, PEERS = ["readinto", "load_file", "narrow"], ["scDataset best", "scDataset b=16 f=256", "annbatch best"]
+OURS, PEERS = ["readinto", "load_file", "narrow"], ["scDataset best", "scDataset b=16 f=256", "annbatch best", "annbatch README"]
 
 
 def main() -> None:
