@@ -55,18 +55,23 @@ def store_folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("stores")
 
 
-@pytest.fixture(scope="session")
-def store(store_folder):
-    """`store(name)` -> (path, truth) of a generated store, written at first use."""
+def written_at_first_use(folder: Path, stores: dict, ending: str):
+    """A function: name -> (path, truth) of a generated store."""
     made: dict[str, tuple[Path, object]] = {}
 
     def get(name: str):
         if name not in made:
-            path = store_folder / f"{name}.h5ad"
-            made[name] = (path, gen_stores.STORES[name](path))
+            path = folder / f"{name}{ending}"
+            made[name] = (path, stores[name](path))
         return made[name]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def store(store_folder):
+    """`store(name)` -> (path, truth) of a generated store, written at first use."""
+    return written_at_first_use(store_folder, gen_stores.STORES, ".h5ad")
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import pytest
 import gen_zarr
 from batches import Batch, Pass, load_dataset
 from compare import check_batch, check_pass
+from conftest import written_at_first_use
 from gen_stores import N_ROWS
 from gen_zarr import Layout
 from mounting import BINARY, Mount, refusal, run, shufflefs
@@ -27,15 +28,7 @@ pytestmark = pytest.mark.usefixtures("fuse")
 @pytest.fixture(scope="session")
 def zarr_store(store_folder):
     """`zarr_store(name)` -> (path, truth) of a generated store, written at first use."""
-    made: dict[str, tuple[Path, Truth]] = {}
-
-    def get(name: str):
-        if name not in made:
-            path = store_folder / f"{name}.zarr"
-            made[name] = (path, gen_zarr.STORES[name](path))
-        return made[name]
-
-    return get
+    return written_at_first_use(store_folder, gen_zarr.STORES, ".zarr")
 
 
 def copy_of(store: tuple[Path, Truth], tmp_path: Path) -> tuple[Path, Truth]:

@@ -5,26 +5,35 @@ use super::text::count;
 use crate::order::Pass;
 use crate::store::ColumnData;
 
-/// A generator over an epoch with one reading thread ahead, ready to paste. `folder` is the directory of an epoch.
+/// A generator over an epoch of cells, see [`generator`].
 #[must_use]
 pub fn snippet(folder: &str) -> String {
+    let import = "from safetensors.numpy import load_file            # or safetensors.torch, safetensors.flax";
+    let show = r#"{k: v.shape for k, v in batch.items() if not k.startswith("__")}"#;
+    generator(folder, import, "def batches(folder):                               ", "load_file", show)
+}
+
+/// A generator over an epoch with one reading thread ahead, ready to paste. `folder` is the directory of an epoch. `definition` begins the
+/// function, `load` is what it calls for each path, `show` what is printed of a `batch`.
+#[must_use]
+pub fn generator(folder: &str, import: &str, definition: &str, load: &str, show: &str) -> String {
     // A JSON string is a Python string, whatever characters the path has.
     let quoted = serde_json::Value::from(folder).to_string();
     format!(
         r#"from concurrent.futures import ThreadPoolExecutor
-from safetensors.numpy import load_file            # or safetensors.torch, safetensors.flax
+{import}
 
-def batches(folder):                               # one thread reads ahead; the names are shuffled already:
+{definition}# one thread reads ahead; the names are shuffled already:
     names = open(f"{{folder}}/batches.txt").read().split()   # never shuffle them again (shuffle=False)
     with ThreadPoolExecutor(1) as pool:
-        ahead = [pool.submit(load_file, f"{{folder}}/{{names[0]}}")]
+        ahead = [pool.submit({load}, f"{{folder}}/{{names[0]}}")]
         for name in names[1:]:
-            ahead.append(pool.submit(load_file, f"{{folder}}/{{name}}"))
+            ahead.append(pool.submit({load}, f"{{folder}}/{{name}}"))
             yield ahead.pop(0).result()
         yield ahead.pop(0).result()
 
 for batch in batches({quoted}):
-    print({{k: v.shape for k, v in batch.items() if not k.startswith("__")}}); break
+    print({show}); break
 "#
     )
 }

@@ -108,7 +108,7 @@ impl Arena {
 
     /// A region that ends at `limit` or before.
     fn alloc_below(self: &Arc<Self>, len_bytes: u64, limit: u64) -> Option<Region> {
-        let len = crate::num::align_up(len_bytes.max(1), GRAIN)?;
+        let len = Self::region_bytes(len_bytes);
         let offset = self.free.lock().take(len, limit)?;
         Some(Region { arena: Arc::clone(self), offset, len })
     }
@@ -191,7 +191,7 @@ impl Region {
 
     /// Gives back all whole pages behind the first `len_bytes`.
     pub fn truncate(&mut self, len_bytes: u64) {
-        let keep = crate::num::align_up(len_bytes.max(1), GRAIN).unwrap_or(self.len).min(self.len);
+        let keep = Arena::region_bytes(len_bytes).min(self.len);
         if keep < self.len {
             let rest = self.len - keep;
             self.len = keep;

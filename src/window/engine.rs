@@ -202,8 +202,7 @@ impl Shared {
             }
             None => {
                 let others = (id.batch + 1..place.batches.end).chain(place.batches.start..id.batch);
-                let is_wanted = |batch| seen.host.is_none_or(|host| place.is_for(host, batch));
-                let rest = others.filter(|&batch| seen.scope == Scope::Window && is_wanted(batch));
+                let rest = others.filter(|&batch| seen.scope == Scope::Window && place.is_for(seen.host, batch));
                 let wanted = std::iter::once(id.batch).chain(rest);
                 queued |= state.queue_job(id.pass, place.window, wanted, Urgency::Demand);
                 if let Some(Slot::Loading { waiters, .. }) = state.batches.get_mut(&id) {
@@ -247,9 +246,9 @@ impl Shared {
             return false;
         }
         let place = self.place(pass, window, state.streams.n_hosts());
-        let is_wanted = |batch| host.is_none_or(|host| place.is_for(host, batch));
         let is_absent = |batch| !state.batches.contains_key(&BatchId { pass, batch });
-        let absent: Vec<u64> = place.batches.clone().filter(|&batch| is_wanted(batch) && is_absent(batch)).collect();
+        let absent: Vec<u64> =
+            place.batches.clone().filter(|&batch| place.is_for(host, batch) && is_absent(batch)).collect();
         let loading = state.jobs.iter().any(|job| job.pass == pass && job.window == window);
         if absent.is_empty() || loading {
             return false;

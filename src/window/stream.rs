@@ -139,7 +139,7 @@ impl Streams {
         let near = pass.note(id.batch, distance);
         let was_jumping = pass.jumping;
         pass.jumping = pass.is_jumping();
-        let first = place.batches.clone().find(|&batch| host.is_none_or(|host| place.is_for(host, batch)));
+        let first = place.batches.clone().find(|&batch| place.is_for(host, batch));
         let first = first == Some(id.batch);
         let scope = if (first || near) && !pass.jumping { Scope::Window } else { Scope::Batch };
         let next_window = (scope == Scope::Window).then(|| pass.next_window(id.pass, place, host)).flatten();
@@ -169,10 +169,11 @@ impl Place {
         batch.checked_sub(self.alone.start).unwrap_or(self.window) % n_hosts
     }
 
-    /// True if `batch` of this window is assembled for `host`: whole windows are, of the others only the host's batches.
+    /// True if `batch` of this window is assembled for `host`: whole windows are, of the others only the host's batches. For nobody in
+    /// particular, all are.
     #[must_use]
-    pub fn is_for(&self, host: Host, batch: u64) -> bool {
-        batch < self.alone.end && self.host_of(batch, host.n_hosts) == host.index
+    pub fn is_for(&self, host: Option<Host>, batch: u64) -> bool {
+        host.is_none_or(|host| batch < self.alone.end && self.host_of(batch, host.n_hosts) == host.index)
     }
 
     /// The window that follows in `host`'s list of the pass; `None` at its end.

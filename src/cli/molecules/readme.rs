@@ -3,13 +3,13 @@
 use super::Molecules;
 use crate::cli::dataset::Dataset;
 use crate::cli::options::Format;
+use crate::cli::readme::generator;
 use crate::cli::text::count;
 use crate::order::Pass;
 
 /// Code that reads an epoch, ready to paste. `folder` is the directory of an epoch.
 #[must_use]
 pub fn snippet(format: Format, folder: &str) -> String {
-    let quoted = serde_json::Value::from(folder).to_string();
     let (import, load, show) = match format {
         Format::Safetensors => (
             "from safetensors.numpy import load_file            # or safetensors.torch, safetensors.flax",
@@ -20,23 +20,8 @@ pub fn snippet(format: Format, folder: &str) -> String {
         Format::Atp => ("import atompack", "atompack.Database.open", "len(batch), batch[0].positions.shape"),
         Format::Extxyz => ("from ase.io import read", "lambda path: read(path, \":\", format=\"extxyz\")", "batch[0]"),
     };
-    format!(
-        r#"from concurrent.futures import ThreadPoolExecutor
-{import}
-
-def batches(folder, load={load}):                  # one thread reads ahead; the names are shuffled already:
-    names = open(f"{{folder}}/batches.txt").read().split()   # never shuffle them again (shuffle=False)
-    with ThreadPoolExecutor(1) as pool:
-        ahead = [pool.submit(load, f"{{folder}}/{{names[0]}}")]
-        for name in names[1:]:
-            ahead.append(pool.submit(load, f"{{folder}}/{{name}}"))
-            yield ahead.pop(0).result()
-        yield ahead.pop(0).result()
-
-for batch in batches({quoted}):
-    print({show}); break
-"#
-    )
+    let definition = format!("def batches(folder, load={load}):                  ");
+    generator(folder, import, &definition, "load", show)
 }
 
 /// The file: what this is, how to read it.
