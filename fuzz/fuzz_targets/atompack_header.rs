@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
     // Both slots from the same bytes, with right checksums, so that what lies behind the checksum is reached.
     let mut head = rest.to_vec();
     head.resize(2 * SLOT_BYTES, 0);
-    let middle = rest.len() / 2;
+    let middle = (rest.len() / 2).min(SLOT_BYTES - 100);
     head.copy_within(middle..middle + 100, SLOT_BYTES);
     let _ = choose(&head, file_bytes);
     for slot in head.chunks_exact_mut(SLOT_BYTES) {
