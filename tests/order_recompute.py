@@ -65,11 +65,11 @@ def epoch_batches(blocks, sources, m, f, seed, epoch, tail):
 
 
 # begin shares
-def deal(items, parts, policy, again):
-    """Deals items one by one to so many parts, in whole rounds."""
+def given(items, parts, policy, again):
+    """What of a list is given to so many parts, and how much to each."""
     rounds = len(items) // parts if policy == "drop" else -(-len(items) // parts)
     items = items + [again[i % len(again)] for i in range(rounds * parts - len(items))]
-    return [items[part : rounds * parts : parts] for part in range(parts)]
+    return items[: rounds * parts], rounds
 
 
 def share(lengths, m, f, policy, host=None, rank=None):
@@ -80,10 +80,11 @@ def share(lengths, m, f, policy, host=None, rank=None):
     if host:
         windows = [full[at : at + f] for at in range(0, len(full) // f * f, f)]
         windows = windows[: len(windows) // host[1] * host[1]]
-        singles = deal(items[len(windows) * f :], host[1], policy, every)[host[0]]
-        items = [k for window in windows[host[0] :: host[1]] for k in window] + singles
+        rest, run = given(items[len(windows) * f :], host[1], policy, every)
+        items = [k for window in windows[host[0] :: host[1]] for k in window]
+        items += rest[host[0] * run : (host[0] + 1) * run]
     if rank:
-        items = deal(items, rank[1], policy, items)[rank[0]]
+        items = given(items, rank[1], policy, items)[0][rank[0] :: rank[1]]
     return items
 # end shares
 

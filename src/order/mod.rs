@@ -31,7 +31,7 @@ use std::ops::Range;
 
 pub use blocks::{Blocks, SourceRows};
 pub use error::OrderError;
-pub use share::Share;
+pub use share::{Runs, Share};
 
 use crate::num::to_u64;
 
@@ -283,10 +283,10 @@ impl Order {
         self.deck(pass).position(share, policy, batch)
     }
 
-    /// The batches of the pass that `n_hosts` hosts deal one by one, in whole rounds; those before are dealt by whole windows.
+    /// The batches of the pass that `n_hosts` hosts deal in runs; those before are dealt by whole windows.
     #[must_use]
-    pub fn dealt_alone(&self, pass: Pass, n_hosts: u32) -> Range<u64> {
-        self.deck(pass).dealt_alone(n_hosts)
+    pub fn host_runs(&self, pass: Pass, n_hosts: u32, policy: RankPolicy) -> Runs {
+        self.deck(pass).runs(n_hosts, policy)
     }
 
     /// The tail that the pass has: source order is never cut nor filled.

@@ -1,10 +1,9 @@
 //! Shares of an epoch: what `rank-r-of-R`, `host-h-of-H` and `host-h-of-H/rank-r-of-R` list.
 //!
 //! A share is a rule for picking from the one list of batches; it never changes which rows form a batch. Ranks deal that list
-//! batch by batch. Hosts deal whole windows as long as there are enough for a round, and what is left batch by batch. A rank
-//! below a host deals the host's list by position. Every rule is arithmetic: nothing is listed.
-
-use std::ops::Range;
+//! batch by batch. Hosts deal whole windows as long as there are enough for a round, and of what is left each takes one run of
+//! neighbours: batches of one window need the same chunks, so hosts that shared a window batch by batch would both read all of it.
+//! A rank below a host deals the host's list by position. Every rule is arithmetic: nothing is listed.
 
 use super::RankPolicy;
 use super::error::OrderError;
@@ -90,28 +89,35 @@ impl Deck {
         host.map_or((self.n_batches, self.n_full), |host| (host.len(), host.len()))
     }
 
-    /// The batches that `n_hosts` hosts deal one by one: behind the windows that make whole rounds, whole rounds again.
-    pub(super) fn dealt_alone(self, n_hosts: u32) -> Range<u64> {
-        let whole = |round: u64| self.n_full / round * round;
+    /// What `n_hosts` hosts deal behind the windows that make whole rounds.
+    pub(super) fn runs(self, n_hosts: u32, policy: RankPolicy) -> Runs {
         let n_hosts = u64::from(n_hosts.max(1));
-        whole(self.window_batches * n_hosts)..whole(n_hosts)
+        let round = self.window_batches * n_hosts;
+        let first = self.n_full / round * round;
+        let len = match policy {
+            RankPolicy::Drop => (self.n_full - first) / n_hosts,
+            RankPolicy::Repeat => (self.n_batches - first).div_ceil(n_hosts),
+        };
+        Runs { first, len }
     }
 
     fn host_list(self, share: Share, policy: RankPolicy) -> Option<HostList> {
-        share.host.map(|(host, n_hosts)| {
-            let first_single = self.dealt_alone(n_hosts).start;
-            let by_window = first_single / u64::from(n_hosts);
-            let singles = (self.n_batches - first_single, self.n_full - first_single);
-            HostList {
-                deck: self,
-                host: u64::from(host),
-                n_hosts: u64::from(n_hosts),
-                by_window,
-                first_single,
-                singles: Rounds::new(singles, (host, n_hosts), policy),
-            }
+        share.host.map(|(host, n_hosts)| HostList {
+            deck: self,
+            host: u64::from(host),
+            n_hosts: u64::from(n_hosts),
+            runs: self.runs(n_hosts, policy),
         })
     }
+}
+
+/// The batches at the end of a pass that hosts do not deal by whole windows: one run of neighbours for each host, all equally long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Runs {
+    /// The first batch of the first host's run.
+    pub first: u64,
+    /// Batches of a run.
+    pub len: u64,
 }
 
 /// Items 0, 1, ... dealt one by one, in rounds that give everyone one item.
@@ -166,41 +172,41 @@ struct HostList {
     deck: Deck,
     host: u64,
     n_hosts: u64,
-    /// Batches that come from whole windows.
-    by_window: u64,
-    /// The first batch that is dealt alone.
-    first_single: u64,
-    singles: Rounds,
+    runs: Runs,
 }
 
 impl HostList {
+    /// Batches that come from whole windows.
+    fn by_window(self) -> u64 {
+        self.runs.first / self.n_hosts
+    }
+
     fn len(self) -> u64 {
-        self.by_window + self.singles.n_rounds
+        self.by_window() + self.runs.len
+    }
+
+    /// Where the host's run begins. Counted on beyond the last batch, where the epoch's first batches repeat.
+    fn run_start(self) -> u64 {
+        self.runs.first + self.host * self.runs.len
     }
 
     fn batch(self, i: u64) -> u64 {
         let window_batches = self.deck.window_batches;
-        match i.checked_sub(self.by_window) {
+        match i.checked_sub(self.by_window()) {
             None => (i / window_batches * self.n_hosts + self.host) * window_batches + i % window_batches,
-            // Beyond the last batch it is the epoch's first batches that repeat, not the first ones dealt alone.
-            Some(round) => (self.first_single + self.singles.dealt(round)) % self.deck.n_batches,
+            Some(i) => (self.run_start() + i) % self.deck.n_batches,
         }
     }
 
     fn position(self, batch: u64) -> Option<u64> {
-        let window_batches = self.deck.window_batches;
-        let ordinary = match batch.checked_sub(self.first_single) {
-            None => {
-                let window = batch / window_batches;
-                (window % self.n_hosts == self.host)
-                    .then(|| window / self.n_hosts * window_batches + batch % window_batches)
-            }
-            Some(single) => self.singles.ordinary_round(single).map(|round| self.by_window + round),
-        };
-        ordinary.or_else(|| {
-            let (last, dealt) = self.singles.beyond()?;
-            ((self.first_single + dealt) % self.deck.n_batches == batch).then_some(self.by_window + last)
-        })
+        let (n_batches, window_batches) = (self.deck.n_batches, self.deck.window_batches);
+        let window = batch / window_batches;
+        if batch < self.runs.first && window % self.n_hosts == self.host {
+            return Some(window / self.n_hosts * window_batches + batch % window_batches);
+        }
+        // A run is no longer than the pass, so it holds a batch once at most.
+        let i = (batch + n_batches - self.run_start() % n_batches) % n_batches;
+        (i < self.runs.len).then(|| self.by_window() + i)
     }
 }
 
@@ -225,17 +231,17 @@ mod tests {
     }
 
     #[test]
-    fn hosts_deal_windows_then_batches() {
+    fn hosts_deal_windows_then_runs() {
         // Windows of 3: 0-2, 3-5, 6-8, 9-11, 12-14, and 15-17 of which 17 is short.
         let deck = Deck { n_batches: 18, n_full: 17, window_batches: 3 };
         let hosts = |policy| (0..2).map(|h| list(deck, Some((h, 2)), None, policy)).collect::<Vec<_>>();
-        assert_eq!(hosts(RankPolicy::Drop), [vec![0, 1, 2, 6, 7, 8, 12, 14], vec![3, 4, 5, 9, 10, 11, 13, 15]]);
+        assert_eq!(hosts(RankPolicy::Drop), [vec![0, 1, 2, 6, 7, 8, 12, 13], vec![3, 4, 5, 9, 10, 11, 14, 15]]);
         assert_eq!(
             hosts(RankPolicy::Repeat),
-            [vec![0, 1, 2, 6, 7, 8, 12, 14, 16], vec![3, 4, 5, 9, 10, 11, 13, 15, 17]]
+            [vec![0, 1, 2, 6, 7, 8, 12, 13, 14], vec![3, 4, 5, 9, 10, 11, 15, 16, 17]]
         );
         let hosts: Vec<_> = (0..4).map(|h| list(deck, Some((h, 4)), None, RankPolicy::Repeat)).collect();
-        assert_eq!(hosts, [[0, 1, 2, 12, 16], [3, 4, 5, 13, 17], [6, 7, 8, 14, 0], [9, 10, 11, 15, 1]]);
+        assert_eq!(hosts, [[0, 1, 2, 12, 13], [3, 4, 5, 14, 15], [6, 7, 8, 16, 17], [9, 10, 11, 0, 1]]);
     }
 
     #[test]
@@ -243,9 +249,9 @@ mod tests {
         let deck = Deck { n_batches: 18, n_full: 17, window_batches: 3 };
         let ranks = |policy| (0..3).map(|r| list(deck, Some((1, 2)), Some((r, 3)), policy)).collect::<Vec<_>>();
         assert_eq!(ranks(RankPolicy::Drop), [[3, 9], [4, 10], [5, 11]]);
-        assert_eq!(ranks(RankPolicy::Repeat), [[3, 9, 13], [4, 10, 15], [5, 11, 17]]);
+        assert_eq!(ranks(RankPolicy::Repeat), [[3, 9, 15], [4, 10, 16], [5, 11, 17]]);
         let wide: Vec<_> = (0..5).map(|r| list(deck, Some((1, 2)), Some((r, 5)), RankPolicy::Repeat)).collect();
-        assert_eq!(wide, [[3, 11], [4, 13], [5, 15], [9, 17], [10, 3]]);
+        assert_eq!(wide, [[3, 11], [4, 15], [5, 16], [9, 17], [10, 3]]);
     }
 
     #[test]

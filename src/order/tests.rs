@@ -114,12 +114,24 @@ fn shares(order: &Order, pass: Pass, n_hosts: Option<u32>, n_ranks: Option<u32>,
         .collect()
 }
 
-/// Deals a list one by one, as the definition says it.
-fn deal(list: &[u64], n_parts: u32, policy: RankPolicy, again: &[u64]) -> Vec<Vec<u64>> {
+/// What of a list is given to so many parts, and how much to each.
+fn given(list: &[u64], n_parts: u32, policy: RankPolicy, again: &[u64]) -> (Vec<u64>, usize) {
     let n_parts = n_parts as usize;
     let n_rounds = if policy == RankPolicy::Drop { list.len() / n_parts } else { list.len().div_ceil(n_parts) };
-    let dealt: Vec<u64> = list.iter().chain(again.iter().cycle()).copied().take(n_rounds * n_parts).collect();
+    (list.iter().chain(again.iter().cycle()).copied().take(n_rounds * n_parts).collect(), n_rounds)
+}
+
+/// Deals a list one by one, as the definition says it.
+fn deal(list: &[u64], n_parts: u32, policy: RankPolicy, again: &[u64]) -> Vec<Vec<u64>> {
+    let (dealt, _) = given(list, n_parts, policy, again);
+    let n_parts = n_parts as usize;
     (0..n_parts).map(|part| dealt.iter().skip(part).step_by(n_parts).copied().collect()).collect()
+}
+
+/// Cuts a list into runs, as the definition says it.
+fn runs(list: &[u64], n_parts: u32, policy: RankPolicy, again: &[u64]) -> Vec<Vec<u64>> {
+    let (dealt, len) = given(list, n_parts, policy, again);
+    (0..n_parts as usize).map(|part| dealt[part * len..(part + 1) * len].to_vec()).collect()
 }
 
 /// Shares by the definition: lists that are dealt.
@@ -143,8 +155,8 @@ fn shares_by_lists(
         for (i, window) in windows[..by_window].iter().enumerate() {
             hosts[i % n_hosts as usize].extend_from_slice(window);
         }
-        for (host, singles) in hosts.iter_mut().zip(deal(singles, n_hosts, policy, &all)) {
-            host.extend(singles);
+        for (host, run) in hosts.iter_mut().zip(runs(singles, n_hosts, policy, &all)) {
+            host.extend(run);
         }
         hosts
     });

@@ -128,7 +128,7 @@ impl Tree {
         let host = name::parse_part(name, "host")?;
         let dir = node(Share::new(Some(host), None).ok()?, ShareNode::Dir);
         // Who looks up one host's directory is likely to read every H-th window.
-        self.config.batches.expect_hosts(host.1);
+        self.config.batches.expect_hosts(host.1, self.config.rank_policy);
         dir
     }
 

@@ -18,7 +18,7 @@ use super::threads::Threads;
 use super::wake::Wake;
 use super::{BatchError, BatchId, Batches, Image, OpenReply};
 use crate::batch::Encoder;
-use crate::order::{Order, Pass};
+use crate::order::{Order, Pass, RankPolicy};
 use crate::store::Store;
 
 /// What the engine may use.
@@ -158,8 +158,8 @@ impl Batches for Engine {
         self.shared.open(id, reply);
     }
 
-    fn expect_hosts(&self, n_hosts: u32) {
-        self.shared.state.lock().streams.expect_hosts(n_hosts);
+    fn expect_hosts(&self, n_hosts: u32, policy: RankPolicy) {
+        self.shared.state.lock().streams.expect_hosts(n_hosts, policy);
     }
 
     fn status_json(&self) -> serde_json::Value {
@@ -175,7 +175,7 @@ impl Shared {
     fn open(&self, id: BatchId, reply: OpenReply) {
         Counters::add(&self.counters.opens, 1);
         let mut state = self.state.lock();
-        let place = self.place(id.pass, self.order.window_of(id.batch), state.streams.n_hosts());
+        let place = self.place(id.pass, self.order.window_of(id.batch), state.streams.hosts());
         if state.ending {
             drop(state);
             reply(Err(BatchError::ShuttingDown));
@@ -245,7 +245,7 @@ impl Shared {
         if matches!(pass, Pass::Epoch(epoch) if epoch >= crate::order::MAX_EPOCHS) {
             return false;
         }
-        let place = self.place(pass, window, state.streams.n_hosts());
+        let place = self.place(pass, window, state.streams.hosts());
         let is_absent = |batch| !state.batches.contains_key(&BatchId { pass, batch });
         let absent: Vec<u64> =
             place.batches.clone().filter(|&batch| place.is_for(host, batch) && is_absent(batch)).collect();
@@ -265,14 +265,14 @@ impl Shared {
         free >= least && state.queue_job(pass, window, absent.into_iter(), Urgency::Guess)
     }
 
-    /// The window of a pass, as `n_hosts` hosts share it.
-    fn place(&self, pass: Pass, window: u64, n_hosts: u32) -> Place {
+    /// The window of a pass, as so many hosts share it.
+    fn place(&self, pass: Pass, window: u64, (n_hosts, policy): (u32, RankPolicy)) -> Place {
         Place {
             window,
             batches: self.order.window_batches(pass, window),
             n_windows: self.order.n_windows(pass),
             window_batches: u64::from(self.order.fetch_factor()),
-            alone: self.order.dealt_alone(pass, n_hosts),
+            runs: self.order.host_runs(pass, n_hosts, policy),
         }
     }
 

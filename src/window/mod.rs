@@ -41,7 +41,7 @@ pub use engine::{Engine, EngineConfig};
 pub use errors::Failure;
 pub use image::Image;
 
-use crate::order::Pass;
+use crate::order::{Pass, RankPolicy};
 use crate::store::ReadError;
 
 /// One batch of one pass over the data.
@@ -95,7 +95,7 @@ pub trait Batches: Send + Sync {
 
     /// Hints that readers are going to deal windows among this many hosts: what is assembled ahead is then every so-many-th window. Wrong
     /// hints cost nothing but a wrong first guess.
-    fn expect_hosts(&self, _n_hosts: u32) {}
+    fn expect_hosts(&self, _n_hosts: u32, _policy: RankPolicy) {}
 
     /// The state of the engine as a JSON document, for `status.json`.
     fn status_json(&self) -> serde_json::Value;

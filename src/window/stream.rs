@@ -10,13 +10,13 @@
 //!
 //! Where names told that hosts share the epochs, each open also tells its host, and as long as all opens of a pass are of one host,
 //! the pass is read by that host's list: its next window is known exactly, and of the windows at the end, which
-//! hosts deal batch by batch, only the host's batches are assembled.
+//! hosts deal in runs, only the host's run is assembled.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use super::BatchId;
-use crate::order::Pass;
+use crate::order::{Pass, RankPolicy, Runs};
 
 /// Opens that are compared with a new one.
 const RECENT: usize = 16;
@@ -51,8 +51,8 @@ pub struct Place {
     pub n_windows: u64,
     /// Batches of a full window.
     pub window_batches: u64,
-    /// Batches of the pass that hosts deal one by one and not by windows, see [`Streams::n_hosts`].
-    pub alone: Range<u64>,
+    /// What hosts do not deal by whole windows, see [`Streams::hosts`].
+    pub runs: Runs,
 }
 
 /// The host that reads a pass, where its batches are dealt among several.
@@ -80,13 +80,13 @@ pub struct Seen {
 }
 
 /// Recent opens of all passes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Streams {
     passes: HashMap<Pass, PassStream>,
     clock: u64,
     near: u64,
-    /// Hosts among which windows are dealt, as far as names told.
-    n_hosts: u64,
+    /// Hosts among which windows are dealt, as far as names told, and how.
+    hosts: (u32, RankPolicy),
 }
 
 #[derive(Debug)]
@@ -110,24 +110,25 @@ impl Streams {
     /// `world_size`: number of ranks that are expected to read side by side, if known.
     #[must_use]
     pub fn new(world_size: Option<u32>) -> Self {
-        Self { passes: HashMap::new(), clock: 0, near: NEAR.max(u64::from(world_size.unwrap_or(0))), n_hosts: 1 }
+        let near = NEAR.max(u64::from(world_size.unwrap_or(0)));
+        Self { passes: HashMap::new(), clock: 0, near, hosts: (1, RankPolicy::Drop) }
     }
 
     /// Somebody named a directory of one of `n_hosts` hosts: the first guess about the step from window to window.
-    pub fn expect_hosts(&mut self, n_hosts: u32) {
-        self.n_hosts = u64::from(n_hosts.max(1));
+    pub fn expect_hosts(&mut self, n_hosts: u32, policy: RankPolicy) {
+        self.hosts = (n_hosts.max(1), policy);
     }
 
-    /// Hosts among which the epochs are dealt, as far as names told; 1 if none did.
+    /// Hosts among which the epochs are dealt, as far as names told, and how; one host if none did.
     #[must_use]
-    pub fn n_hosts(&self) -> u32 {
-        u32::try_from(self.n_hosts).unwrap_or(u32::MAX)
+    pub fn hosts(&self) -> (u32, RankPolicy) {
+        self.hosts
     }
 
     /// Notes an open of `id`, which lies at `place`.
     pub fn opened(&mut self, id: BatchId, place: &Place) -> Seen {
         self.clock += 1;
-        let (clock, distance, n_hosts) = (self.clock, self.near, self.n_hosts);
+        let (clock, distance, n_hosts) = (self.clock, self.near, u64::from(self.hosts.0));
         // A new epoch is read as the last one was: a host keeps its step.
         let last = self.passes.values().filter(|p| p.knows_step).max_by_key(|p| p.last_open);
         let step = last.map_or(n_hosts, |p| p.window_step);
@@ -164,27 +165,37 @@ impl Streams {
 }
 
 impl Place {
-    /// The host of `n_hosts` that `batch` of this pass belongs to.
+    /// The host of `n_hosts` that `batch` of this pass belongs to; one that does not exist if the batch is not dealt.
     fn host_of(&self, batch: u64, n_hosts: u64) -> u64 {
-        batch.checked_sub(self.alone.start).unwrap_or(self.window) % n_hosts
+        match batch.checked_sub(self.runs.first) {
+            Some(in_runs) => in_runs.checked_div(self.runs.len).unwrap_or(n_hosts),
+            None => self.window % n_hosts,
+        }
     }
 
-    /// True if `batch` of this window is assembled for `host`: whole windows are, of the others only the host's batches. For nobody in
+    /// True if `batch` of this window is assembled for `host`: whole windows are, of the others only the host's run. For nobody in
     /// particular, all are.
     #[must_use]
     pub fn is_for(&self, host: Option<Host>, batch: u64) -> bool {
-        host.is_none_or(|host| batch < self.alone.end && self.host_of(batch, host.n_hosts) == host.index)
+        host.is_none_or(|host| self.host_of(batch, host.n_hosts) == host.index)
     }
 
     /// The window that follows in `host`'s list of the pass; `None` at its end.
     fn window_after(&self, host: Host) -> Option<u64> {
-        let first_alone = self.alone.start / self.window_batches;
+        let first_of_runs = self.runs.first / self.window_batches;
+        let run_start = self.runs.first + host.index * self.runs.len;
+        let (first, end) = (run_start / self.window_batches, (run_start + self.runs.len).div_ceil(self.window_batches));
         let next = match self.window + host.n_hosts {
-            _ if self.window >= first_alone => self.window + 1,
-            by_window if by_window < first_alone => by_window,
-            _ => first_alone,
+            _ if self.window >= first_of_runs => self.window + 1,
+            by_window if by_window < first_of_runs => return Some(by_window),
+            _ => first,
         };
-        (next * self.window_batches < self.alone.end).then_some(next)
+        (self.runs.len > 0 && next < end.min(self.n_windows)).then_some(next)
+    }
+
+    /// The window that `host`'s list of a pass like this begins with.
+    fn first_window(&self, host: Host) -> u64 {
+        if self.runs.first == 0 { host.index * self.runs.len / self.window_batches } else { host.index }
     }
 }
 
@@ -235,10 +246,9 @@ impl PassStream {
     fn next_window(&mut self, pass: Pass, place: &Place, host: Option<Host>) -> Option<(Pass, u64)> {
         let window = place.window;
         if let Some(host) = host {
-            let first_window = if place.alone.start == 0 { 0 } else { host.index };
             return match (place.window_after(host), pass) {
                 (Some(next), _) => Some((pass, next)),
-                (None, Pass::Epoch(epoch)) => Some((Pass::Epoch(epoch + 1), first_window)),
+                (None, Pass::Epoch(epoch)) => Some((Pass::Epoch(epoch + 1), place.first_window(host))),
                 (None, Pass::InOrder) => None,
             };
         }
@@ -282,11 +292,12 @@ mod tests {
             .map(|batch| {
                 let window = batch / 64;
                 let id = BatchId { pass: Pass::Epoch(0), batch };
-                // Ten windows, of which hosts deal the last ones batch by batch if they are not dealt out evenly.
-                let n_hosts = streams.n_hosts;
-                let alone = 10 / n_hosts * n_hosts * 64..640 / n_hosts * n_hosts;
+                // Ten windows, of which hosts deal the last ones in runs if they do not make whole rounds.
+                let n_hosts = u64::from(streams.hosts().0);
+                let first = 10 / n_hosts * n_hosts * 64;
+                let runs = Runs { first, len: (640 - first) / n_hosts };
                 let batches = window * 64..window * 64 + 64;
-                streams.opened(id, &Place { window, batches, n_windows: 10, window_batches: 64, alone })
+                streams.opened(id, &Place { window, batches, n_windows: 10, window_batches: 64, runs })
             })
             .collect()
     }
@@ -345,17 +356,17 @@ mod tests {
     #[test]
     fn a_host_that_is_known_by_name_is_guessed_right_at_once() {
         let mut streams = Streams::new(None);
-        streams.expect_hosts(2);
+        streams.expect_hosts(2, RankPolicy::Drop);
         let seen = run(&mut streams, 64..65);
         assert_eq!(seen[0].next_window, Some((Pass::Epoch(0), 3)));
     }
 
     #[test]
     fn a_hosts_list_is_followed_to_its_end() {
-        // Windows 0-8 are dealt whole to three hosts, window 9 batch by batch: 640 - 576 = 64 batches.
+        // Windows 0-8 are dealt whole to three hosts, window 9 in runs of 21 batches.
         let mut streams = Streams::new(None);
-        streams.expect_hosts(3);
-        let seen = run(&mut streams, (128..192).chain(320..384).chain(512..576).chain((578..640).step_by(3)));
+        streams.expect_hosts(3, RankPolicy::Drop);
+        let seen = run(&mut streams, (128..192).chain(320..384).chain(512..576).chain(618..639));
         let host = Some(Host { index: 2, n_hosts: 3 });
         assert!(seen.iter().all(|s| s.scope == Scope::Window && s.host == host));
         let next: Vec<_> = [0, 64, 128, 192].iter().map(|&i| seen[i].next_window.unwrap()).collect();
@@ -366,7 +377,7 @@ mod tests {
     #[test]
     fn hosts_that_read_side_by_side_are_one_stream() {
         let mut streams = Streams::new(None);
-        streams.expect_hosts(2);
+        streams.expect_hosts(2, RankPolicy::Drop);
         let seen = run(&mut streams, (0..64).flat_map(|i| [i, 64 + i]));
         assert!(seen[1..].iter().all(|s| s.host.is_none()));
     }
@@ -377,7 +388,8 @@ mod tests {
         run(&mut streams, 0..3);
         for batch in 0..=ABANDONED_OPENS {
             assert!(!streams.is_abandoned(Pass::Epoch(0)));
-            let place = Place { window: 0, batches: 0..1000, n_windows: 1, window_batches: 1000, alone: 1000..1000 };
+            let runs = Runs { first: 1000, len: 0 };
+            let place = Place { window: 0, batches: 0..1000, n_windows: 1, window_batches: 1000, runs };
             streams.opened(BatchId { pass: Pass::Epoch(5), batch }, &place);
         }
         assert!(streams.is_abandoned(Pass::Epoch(0)));
