@@ -28,7 +28,7 @@ pub struct EngineConfig {
     pub image_bytes: u64,
     /// Threads that decode.
     pub threads: usize,
-    /// Reads that may be under way at one time when sources are slow.
+    /// Reads that may be under way at one time.
     pub io_depth: usize,
     /// How long an open waits without any progress for it.
     pub timeout: Duration,

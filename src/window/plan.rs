@@ -189,6 +189,12 @@ impl WindowPlan {
         }
     }
 
+    /// True if a group has anything to read.
+    #[must_use]
+    pub fn reads(&self, group: usize) -> bool {
+        self.groups.get(group).is_some_and(|group| group.at.is_some())
+    }
+
     /// The pieces of a task.
     #[must_use]
     pub fn pieces_of(&self, task: &ChunkTask) -> &[PieceTask] {

@@ -107,7 +107,7 @@ pub struct State {
     pub jobs: Vec<Job>,
     /// Groups that were read ahead: job, plan, group, bytes.
     pub read_ahead: Vec<ReadAhead>,
-    /// Groups being read ahead now.
+    /// Reads under way, by workers and by I/O threads.
     pub reading: usize,
     /// A window that storage should know of.
     pub hint: Option<(Pass, u64)>,
@@ -238,13 +238,16 @@ impl State {
         self.jobs.iter_mut().find(|job| job.id == id)
     }
 
-    /// Takes the most urgent thing to do, if there is any.
-    pub fn take_work(&mut self) -> Option<Work> {
+    /// Takes the most urgent thing to do, if there is any; nothing that needs a read while `io_depth` of them are under way. A group
+    /// that has to be read counts as being read from here on.
+    pub fn take_work(&mut self, io_depth: usize) -> Option<Work> {
         // Bytes that are there first: they hold a buffer.
         if let Some(best) = (0..self.read_ahead.len()).min_by_key(|&i| self.rank_of(self.read_ahead[i].job)) {
             return Some(Work::Ahead(self.read_ahead.swap_remove(best)));
         }
-        let job = self.jobs.iter_mut().filter(|job| job.has_work()).min_by_key(|job| (job.urgency, job.id))?;
+        let may_read = self.reading < io_depth;
+        let jobs = self.jobs.iter_mut().filter(|job| job.has_work(may_read));
+        let job = jobs.min_by_key(|job| (job.urgency, job.id))?;
         match &mut job.phase {
             Phase::Queued { .. } => {
                 job.phase = Phase::Planning;
@@ -253,13 +256,14 @@ impl State {
             Phase::Running { plan, next } => {
                 let group = *next;
                 *next += 1;
+                self.reading += usize::from(plan.reads(group));
                 Some(Work::Group { job: job.id, plan: Arc::clone(plan), group })
             }
             Phase::Planning => None,
         }
     }
 
-    /// Takes a group for reading ahead, if there is any.
+    /// Takes a group for reading ahead, if there is any; it counts as being read from here on.
     pub fn take_read(&mut self) -> Option<(JobId, Arc<WindowPlan>, usize)> {
         let running = |job: &&mut Job| matches!(&job.phase, Phase::Running { plan, next } if *next < plan.groups.len());
         let job = self.jobs.iter_mut().filter(running).min_by_key(|job| (job.urgency, job.id))?;
@@ -267,6 +271,7 @@ impl State {
             Phase::Running { plan, next } => {
                 let group = *next;
                 *next += 1;
+                self.reading += 1;
                 Some((job.id, Arc::clone(plan), group))
             }
             Phase::Queued { .. } | Phase::Planning => None,
@@ -367,11 +372,11 @@ impl State {
 }
 
 impl Job {
-    fn has_work(&self) -> bool {
+    fn has_work(&self, may_read: bool) -> bool {
         match &self.phase {
             Phase::Queued { starved } => !starved,
             Phase::Planning => false,
-            Phase::Running { plan, next } => *next < plan.groups.len(),
+            Phase::Running { plan, next } => *next < plan.groups.len() && (may_read || !plan.reads(*next)),
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! *Workers* take the most urgent thing to do: plan a window, or read, decode and scatter a group of its chunks. A worker reads its
 //! group itself, since bytes that this core just read are in its cache. Only when reads turn out to be slow (network storage, cold
-//! disks) do *I/O threads* read groups ahead, up to the I/O depth, and workers find the bytes there. A *ticker* ends waits
-//! that are too long.
+//! disks) do *I/O threads* read groups ahead, and workers find the bytes there. Reads of both together are never more than
+//! the I/O depth at one time. A *ticker* ends waits that are too long.
 //!
 //! No thread ever waits for memory: a job that finds none is put back and tried again when memory came back.
 
@@ -95,7 +95,7 @@ fn work(shared: &Arc<Shared>) {
                     return;
                 }
                 shared.wake.look_for_memory(&mut state);
-                if let Some(work) = state.take_work() {
+                if let Some(work) = state.take_work(shared.config.io_depth) {
                     break work;
                 }
                 shared.wake.sleep_as_worker(&mut state);
@@ -133,7 +133,6 @@ fn read_ahead(shared: &Arc<Shared>) {
                     && room
                     && let Some(read) = state.take_read()
                 {
-                    state.reading += 1;
                     break read;
                 }
                 shared.wake.sleep_as_reader(&mut state);
@@ -189,6 +188,25 @@ fn take_late_waiters(state: &mut State, timeout: Duration) -> Vec<(BatchId, Vec<
     late
 }
 
+/// A worker's read, which ends when this is dropped. Where that makes room for another one, somebody is told.
+struct WorkerReads<'a> {
+    shared: &'a Shared,
+}
+
+impl Drop for WorkerReads<'_> {
+    fn drop(&mut self) {
+        let Shared { state, config, wake, .. } = self.shared;
+        let mut state = state.lock();
+        let was_full = state.reading >= config.io_depth;
+        state.reading -= 1;
+        drop(state);
+        if was_full {
+            wake.one_worker();
+            wake.reads();
+        }
+    }
+}
+
 impl Work {
     fn job(&self) -> JobId {
         match self {
@@ -205,12 +223,14 @@ impl Shared {
             Work::Group { job, plan, group } => {
                 // While this thread decodes, others may read ahead.
                 self.wake.reads();
+                let reading = plan.reads(group).then_some(WorkerReads { shared: self });
                 let meter = SleepMeter::start();
                 let mut stored = std::mem::take(&mut buffers.stored);
                 let decoder =
                     Decoder { store: &*self.store, kept: self.kept.as_ref(), bad: &self.bad, counters: &self.counters };
                 let read = plan.groups.get(group).map_or(Ok(()), |g| decoder.read_group(g, &mut stored));
                 self.wake.note_read(&meter);
+                drop(reading);
                 self.group(job, &plan, group, read.map(|()| &*stored), buffers);
                 buffers.stored = stored;
             }
