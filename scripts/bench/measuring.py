@@ -1,4 +1,4 @@
-"""What both clients share: a meter, peak memory, the entropy of a label in small batches, one JSON line per result."""
+"""What the clients share: a meter, eviction, peak memory, the entropy of a label in small batches, one JSON line per result."""
 
 from __future__ import annotations
 
@@ -51,6 +51,14 @@ def entropy(labels: list[np.ndarray]) -> dict:
     p = counts / QUALITY_BATCH
     bits = -(p * np.log2(p, out=np.zeros_like(p), where=p > 0)).sum(1)
     return {"entropy": round(float(bits.mean()), 4), "entropy_sd": round(float(bits.std()), 4), "entropy_n": len(bits)}
+
+
+def evict(path: str) -> None:
+    """Drops a file from the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
 
 
 def own_peak_gb() -> float:

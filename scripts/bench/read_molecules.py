@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from measuring import evict
 from read_mount import DTYPES, Server
 
 DTYPES["U32"] = np.uint32
@@ -118,13 +119,6 @@ def make_ase(source: str, path: Path) -> None:
             atoms.calc = SinglePointCalculator(atoms, **results)
             db.write(atoms)
     part.rename(path)
-
-
-def evict(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Mounts a file afresh, reads all windows of epoch 0 in one process, adds up every value, unmounts. One JSON line.
 
-usage: read_mount.py SHUFFLEFS FILE.h5ad --reader readinto|load_file [--memory 2G] [--columns plate,drug,cell_line] [-o OPTION=VALUE ...]
+usage: read_mount.py SHUFFLEFS FILE.h5ad --reader readinto|load_file [--memory 2G] [--columns plate,drug,cell_line] [--cold] [-o OPTION=VALUE ...]
   readinto   readinto() of one reused buffer, tensors as views of it
   load_file  safetensors.numpy.load_file
   -o         another option of the mount, such as -o x-dtype=uint16; values are then widened to float32, indices to int32
+  --cold     drops the file from the page cache before
   --exported DIR  reads files that `shufflefs export` wrote to DIR and mounts nothing: what the client alone takes
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from measuring import Meter, emit, own_peak_gb
+from measuring import Meter, emit, evict, own_peak_gb
 
 DTYPES = {"F32": np.float32, "F64": np.float64, "I32": np.int32, "I64": np.int64, "U16": np.uint16, "U8": np.uint8}
 
@@ -108,11 +109,14 @@ def main() -> None:
     p.add_argument("--memory", default="2G")
     p.add_argument("--columns", default="plate,drug,cell_line")
     p.add_argument("-o", dest="options", action="append", default=[])
+    p.add_argument("--cold", action="store_true")
     p.add_argument("--exported", type=Path)
     a = p.parse_args()
     if a.reader == "load_file":
         from safetensors.numpy import load_file
 
+    if a.cold:
+        evict(a.file)
     version = subprocess.run([a.binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
     more = [word for option in a.options for word in ("--" + option).split("=", 1)]
     if a.exported:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads a backed .h5ad through scDataset for some seconds and adds up every value. One JSON line.
 
-usage: read_scdataset.py FILE.h5ad --block B --fetch F --batch M [--seconds 8] [--columns plate,drug,cell_line]
+usage: read_scdataset.py FILE.h5ad --block B --fetch F --batch M [--seconds 8] [--columns plate,drug,cell_line] [--cold]
 The rate counts whole fetches, from the first one on. Rows are CSR with the asked columns, as fast as scDataset can give them:
 materialised per fetch (`to_memory`), no workers, nothing made dense.
 """
@@ -20,7 +20,7 @@ import anndata  # noqa: E402
 from scdataset import BlockShuffling, scDataset  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-from measuring import Meter, emit, own_peak_gb  # noqa: E402
+from measuring import Meter, emit, evict, own_peak_gb  # noqa: E402
 
 
 class Rows:
@@ -40,8 +40,11 @@ def main() -> None:
         p.add_argument(f"--{name}", type=int, required=True)
     p.add_argument("--seconds", type=float, default=8)
     p.add_argument("--columns", default="plate,drug,cell_line")
+    p.add_argument("--cold", action="store_true", help="drop the file from the page cache before")
     a = p.parse_args()
     columns = a.columns.split(",")
+    if a.cold:
+        evict(a.file)
 
     def materialise(fetched) -> Rows:
         fetched = fetched.to_memory()

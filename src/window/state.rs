@@ -109,6 +109,8 @@ pub struct State {
     pub read_ahead: Vec<ReadAhead>,
     /// Reads under way, by workers and by I/O threads.
     pub reading: usize,
+    /// Buffers of groups that were read ahead and are done with.
+    pub spare: Vec<Vec<u8>>,
     /// A window that storage should know of.
     pub hint: Option<(Pass, u64)>,
     /// Recent opens.
@@ -170,6 +172,7 @@ impl State {
             jobs: Vec::new(),
             read_ahead: Vec::new(),
             reading: 0,
+            spare: Vec::new(),
             hint: None,
             streams,
             ending: false,
@@ -264,7 +267,7 @@ impl State {
     }
 
     /// Takes a group for reading ahead, if there is any; it counts as being read from here on.
-    pub fn take_read(&mut self) -> Option<(JobId, Arc<WindowPlan>, usize)> {
+    pub fn take_read(&mut self) -> Option<(JobId, Arc<WindowPlan>, usize, Vec<u8>)> {
         let running = |job: &&mut Job| matches!(&job.phase, Phase::Running { plan, next } if *next < plan.groups.len());
         let job = self.jobs.iter_mut().filter(running).min_by_key(|job| (job.urgency, job.id))?;
         match &mut job.phase {
@@ -272,7 +275,8 @@ impl State {
                 let group = *next;
                 *next += 1;
                 self.reading += 1;
-                Some((job.id, Arc::clone(plan), group))
+                // What was touched before costs less than fresh memory.
+                Some((job.id, Arc::clone(plan), group, self.spare.pop().unwrap_or_default()))
             }
             Phase::Queued { .. } | Phase::Planning => None,
         }

@@ -116,7 +116,7 @@ fn read_ahead(shared: &Arc<Shared>) {
     let decoder =
         Decoder { store: &*shared.store, kept: shared.kept.as_ref(), bad: &shared.bad, counters: &shared.counters };
     loop {
-        let (job, plan, group) = {
+        let (job, plan, group, mut bytes) = {
             let mut state = shared.state.lock();
             loop {
                 if state.ending {
@@ -138,7 +138,6 @@ fn read_ahead(shared: &Arc<Shared>) {
                 shared.wake.sleep_as_reader(&mut state);
             }
         };
-        let mut bytes = Vec::new();
         let meter = SleepMeter::start();
         let read = plan.groups.get(group).map_or(Ok(()), |g| decoder.read_group(g, &mut bytes));
         shared.wake.note_read(&meter);
@@ -238,7 +237,18 @@ impl Shared {
                 self.wake.reads();
                 let bytes = ahead.bytes.as_deref().map_err(ReadError::clone);
                 self.group(ahead.job, &ahead.plan, ahead.group, bytes, buffers);
+                if let Ok(bytes) = ahead.bytes {
+                    self.keep_buffer(bytes);
+                }
             }
+        }
+    }
+
+    /// Keeps a buffer for the next read ahead, at most one for each that may be under way.
+    fn keep_buffer(&self, buffer: Vec<u8>) {
+        let mut state = self.state.lock();
+        if state.spare.len() < self.config.io_depth {
+            state.spare.push(buffer);
         }
     }
 

@@ -12,9 +12,9 @@ use parking_lot::{Condvar, MutexGuard};
 
 use super::state::State;
 
-/// Reads that make their thread sleep this long on average are worth reading ahead: well above what a fast disk takes, below a round
-/// trip to most network storage.
-const SLOW_READ_NS: u64 = 500_000;
+/// Reads that make their thread sleep this long on average are worth reading ahead, several at a time: less than any disk takes,
+/// more than a read from the page cache, which hardly ever sleeps.
+const SLOW_READ_NS: u64 = 40_000;
 
 /// How long a worker sleeps at most while a job waits for memory: a batch that is closed right between two looks is seen then.
 const STARVED_NAP: Duration = Duration::from_millis(10);
