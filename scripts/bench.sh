@@ -13,6 +13,7 @@
 #   BENCH_ENV       environments (DATA_DIR/env)          BENCH_PYTHON    an interpreter that has all packages, safetensors too
 #   BENCH_PYTHON312 base of annbatch's environment, 3.12 or newer (python3.13, python3.12); without one the zarr files are left out
 #   SHUFFLEFS_BIN   the binary (built from this checkout, release)
+#   BENCH_SHM       a folder on a tmpfs with 4 GB free, for files that the client reads alone (/dev/shm); without it, that line is left out
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 
 write=()
@@ -96,7 +97,7 @@ measure() {
     local case=$1 lines
     shift
     lines=$("$@") || die "$case: failed"
-    printf '%s\n' "$lines" | CASE=$case ROUND=$round FILE=$variant "$python" -c '
+    printf '%s\n' "$lines" | CASE=$case ROUND=$round FILE=$label "$python" -c '
 import json, os, sys
 for line in sys.stdin:
     result = json.loads(line)
@@ -105,11 +106,25 @@ for line in sys.stdin:
     rate = result["rows_per_s"]
     print(f"{case:24} {rate:>10,.0f} cells/s", file=sys.stderr)' >>"$results"
 }
-scdataset() { "$python" scripts/bench/read_scdataset.py "$file" --block "$1" --fetch "$2" --batch 64 --seconds "$seconds"; }
+# scdataset BLOCK FETCH [OPTION...]
+scdataset() { "$python" scripts/bench/read_scdataset.py "$file" --block "$1" --fetch "$2" --batch 64 --seconds "$seconds" "${@:3}"; }
+annbatch() { "$zarr_python" scripts/bench/read_annbatch.py "$file" --seconds "$seconds" "$@"; }
+# measure_client: reads the files of an epoch from a tmpfs, without a mount: what the client alone takes.
+measure_client() {
+    local shm=${BENCH_SHM:-/dev/shm} out
+    [ -d "$shm" ] && [ "$(df --output=avail -B1 "$shm" | tail -1)" -gt 4000000000 ] || return 0
+    out=$(mktemp -d "$shm/shufflefs-bench-XXXXXX")
+    for part in dataset.json epoch-00000; do
+        "$bin" export "$file" --out "$out" --path "$part" --obs plate,drug,cell_line >/dev/null 2>&1
+    done
+    measure client "$python" scripts/bench/read_mount.py "$bin" "$file" --exported "$out"
+    rm -r "$out"
+}
 
 for ((round = 1; round <= rounds; round++)); do
     for variant in ${variants//,/ }; do
         note "round $round of $rounds: $variant"
+        label=$variant
         file=$data/synth${cells}_$variant.h5ad
         [ -e "$file" ] || file=${file%.h5ad}.zarr
         find "$file" -type f -exec cat {} + >/dev/null
@@ -120,15 +135,23 @@ for ((round = 1; round <= rounds; round++)); do
             measure "scDataset best" scdataset ${best[$variant]:-256 64}
             measure "scDataset b=16 f=256" scdataset 16 256
             ;;
-        # Its fastest settings, and those of its README, which mix better where the store is not shuffled.
+        # Its fastest settings; those of its README; and, where the store is not shuffled, the fastest that mix as well as ours.
         *)
-            measure "annbatch best" "$zarr_python" scripts/bench/read_annbatch.py "$file" --seconds "$seconds"
-            measure "annbatch README" "$zarr_python" scripts/bench/read_annbatch.py "$file" --seconds "$seconds" --chunk 32 --preload 256
+            measure "annbatch best" annbatch
+            measure "annbatch README" annbatch --chunk 32 --preload 256
+            [ "$variant" != zarr3 ] || measure "annbatch mixed" annbatch --chunk 64 --preload 512
             ;;
         esac
         measure load_file "$python" scripts/bench/read_mount.py "$bin" "$file" --reader load_file
         measure narrow "$python" scripts/bench/read_mount.py "$bin" "$file" -o x-dtype=uint16 -o index-dtype=uint16
         measure "" "$bin" bench "$file" --mount --json --memory 2G --obs plate,drug,cell_line
+        case $variant in gzip | lzf) measure_client ;; esac
+        if [ "$variant" = gzip ]; then
+            label="gzip, cold"
+            measure readinto "$python" scripts/bench/read_mount.py "$bin" "$file" --reader readinto --cold
+            # shellcheck disable=SC2086 # two numbers
+            measure "scDataset best" scdataset ${best[$variant]} --cold
+        fi
     done
 done
 note "results in $results"

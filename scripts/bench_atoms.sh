@@ -3,14 +3,14 @@
 #
 # usage: scripts/bench_atoms.sh [--write] [DATA_DIR]
 #   --write    put the table into docs/PERFORMANCE.md instead of printing it
-#   DATA_DIR   where the files are, or are made: 4 GB for a million molecules
+#   DATA_DIR   where the files are, or are made: 4 GB for a million molecules, 7 GB for the file that is read cold
 #
 # Reads a folder of peer benchmarks beside the checkout, ../shared/bench or $SHUFFLEFS_BENCH: gen_atoms.py makes the files,
 # requirements-atompack.txt says what the peers need.
 #
 #   BENCH_ROUNDS     rounds (5)                       BENCH_MOLECULES  molecules of 64 atoms per file (1000000)
 #   BENCH_SECONDS    per measurement (5)              BENCH_QM9        an .atp file of small molecules (QM9 of the test data)
-#   BENCH_COLD       molecules read from a cold file (65536)
+#   BENCH_COLD       molecules read from a cold file (65536)        BENCH_COLD_FILE  molecules in it (4000000): far more
 #   BENCH_PYTHON     an interpreter with atompack-db, ase and numpy (an environment is made)
 #   SHUFFLEFS_BIN    the binary (built from this checkout, release)
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -23,6 +23,7 @@ fi
 data=$(realpath -m "${1:-${SHUFFLEFS_BENCH_DATA:-$dev_cache/bench}}")
 peers=${SHUFFLEFS_BENCH:-$root/../shared/bench}
 rounds=${BENCH_ROUNDS:-5} seconds=${BENCH_SECONDS:-5} molecules=${BENCH_MOLECULES:-1000000} cold=${BENCH_COLD:-65536}
+cold_file=${BENCH_COLD_FILE:-4000000}
 qm9=${BENCH_QM9:-${SHUFFLEFS_TEST_DATA:-$root/../shared/data}/atp/qm9_20k.atp}
 export PYTHONDONTWRITEBYTECODE=1
 note() { say "$@" >&2; }
@@ -40,6 +41,7 @@ if [ -z "${BENCH_PYTHON:-}" ] && [ ! -e "$data/env/atompack/ready" ]; then
 fi
 note "files in $data"
 "$python" "$peers/gen_atoms.py" --out "$data" --molecules "$molecules" --variants none,zstd >&2
+"$python" "$peers/gen_atoms.py" --out "$data" --molecules "$cold_file" --variants none >&2
 bin=${SHUFFLEFS_BIN:-$target_dir/release/shufflefs}
 if [ -z "${SHUFFLEFS_BIN:-}" ]; then
     note "build"
@@ -77,10 +79,12 @@ for ((round = 1; round <= rounds; round++)); do
         measure "$case" shufflefs "$file" --seconds "$seconds"
         measure_peers "$case" "$file"
     done
-    file=$data/mol${molecules}x64_none.atp
+    file=$data/mol${cold_file}x64_none.atp
     measure cold shufflefs "$file" --cold --molecules "$cold"
     measure cold flat256 "$file" --cold --molecules "$cold"
+    file=$data/mol${molecules}x64_none.atp
     cat "$file" >/dev/null
+    measure single shufflefs "$file" --seconds "$seconds" --block-size 1
     measure ase ase "$file" --seconds "$seconds"
 done
 note "results in $results"

@@ -90,9 +90,9 @@ def share(lengths, m, f, policy, host=None, rank=None):
 
 
 def largest_window(sources):
-    """W_max: rows in 1 GiB of X as stored, at most 2^24, at least 1."""
+    """W_max: rows in 768 MiB of X as stored, at most 2^24, at least 1."""
     n_rows, x_bytes = sources[-1]["rows"][1], sum(source["x_bytes"] for source in sources)
-    return max(1, min(1 << 24, (1 << 30) * n_rows // x_bytes)) if x_bytes else 1 << 24
+    return max(1, min(1 << 24, (3 << 28) * n_rows // x_bytes)) if x_bytes else 1 << 24
 
 
 def automatic_blocks(sources, block_size):

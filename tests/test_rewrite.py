@@ -276,8 +276,8 @@ def test_dense_cut_along_genes(cut_along_genes, memory, monkeypatch, cache):
     assert any("chunks of 400x500" in w and "64000000 bytes" in w for w in before["warnings"]) and not cache.exists()
     with Mount(path) as mnt:
         assert load_dataset(mnt) == before["dataset"]
-        # The order cuts where the source is cut, into equal parts of at most 1/256 of 1 GiB: 65 rows of 64,000 bytes.
-        parts = [start + k * n // 7 for start, n in ((0, 400), (400, 400)) for k in range(7)] + [800 + k * 200 // 4 for k in range(4)]
+        # The order cuts where the source is cut, into equal parts of at most 1/256 of 768 MiB: 49 rows of 64,000 bytes.
+        parts = [start + k * n // 9 for start, n in ((0, 400), (400, 400)) for k in range(9)] + [800 + k * 200 // 5 for k in range(5)]
         np.testing.assert_array_equal(np.load(mnt / ".shufflefs/blocks.npy"), parts)
         check_pass(Pass(mnt / "epoch-00000", load_dataset(mnt)), truth, 256, shuffled=True)
     assert [p.stat().st_size // 1_000_000 for p in rewritten(cache)] == [64]

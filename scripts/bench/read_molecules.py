@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads molecules through one program and adds up every value that arrives. One JSON line.
 
-usage: read_molecules.py PROGRAM FILE.atp [--molecules N] [--seconds S] [--cold] [--binary SHUFFLEFS]
+usage: read_molecules.py PROGRAM FILE.atp [--molecules N] [--seconds S] [--cold] [--binary SHUFFLEFS] [--block-size auto]
   shufflefs    a mount of its own, epoch after epoch, batches of 4,096, each read into one reused buffer
   flat256, flat4096   atompack's get_molecules_flat over a random order, its fastest call (RAYON_NUM_THREADS says with how many threads)
   ase          ase.db, rows in random order; the database of the first 20,000 molecules is made beside the file, once
@@ -49,7 +49,7 @@ class Meter:
 
 
 def read_shufflefs(a, meter_of) -> Meter:
-    with Server(a.binary, a.file, ["--memory", "2G", "--batch-size", "4096"]) as server:
+    with Server(a.binary, a.file, ["--memory", "2G", "--batch-size", "4096", "--block-size", a.block_size]) as server:
         names = Path(f"{server.mnt}/epoch-00000/batches.txt").read_text().split()
         largest = max(os.stat(f"{server.mnt}/epoch-00000/{name}").st_size for name in names)
         # Another epoch has other batches, of about the same size.
@@ -129,6 +129,7 @@ def main() -> None:
     p.add_argument("--seconds", type=float, default=float("inf"))
     p.add_argument("--cold", action="store_true")
     p.add_argument("--binary", default="shufflefs")
+    p.add_argument("--block-size", default="auto", help="of the mount")
     a = p.parse_args()
     if a.cold:
         evict(a.file)

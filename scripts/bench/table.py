@@ -17,7 +17,7 @@ from statistics import median
 
 BEGIN, END = "<!-- bench.sh: begin -->", "<!-- bench.sh: end -->"
 # Who is compared, and with whom.
-OURS, PEERS = ["readinto", "load_file", "narrow"], ["scDataset best", "scDataset b=16 f=256", "annbatch best", "annbatch README"]
+OURS, PEERS = ["readinto", "load_file", "narrow"], ["scDataset best", "scDataset b=16 f=256", "annbatch best", "annbatch README", "annbatch mixed"]
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     p.add_argument("--write", type=Path)
     a = p.parse_args()
     results = [json.loads(line) for line in a.results.read_text().splitlines()]
-    text = "\n\n".join([machine(results), rates(results), ratios(results), quality(results)])
+    text = "\n\n".join([machine(results), rates(results), ratios(results), cpu(results), quality(results)])
     publish(text, a.write, BEGIN, END)
 
 
@@ -68,7 +68,7 @@ def machine(results: list[dict]) -> str:
     n_rounds = len(in_order(results, "round"))
     return (
         f"{machine_name()}; load {min(loads):.1f}-{max(loads):.1f}; "
-        f"{', '.join(versions)}; page cache warm. {n_rounds} round{'s' * (n_rounds > 1)}: median (low-high)."
+        f"{', '.join(versions)}; page cache warm but where it says cold. {n_rounds} round{'s' * (n_rounds > 1)}: median (low-high)."
     )
 
 
@@ -99,6 +99,8 @@ def label(result: dict) -> str:
         return f"annbatch chunk={c['block']} preload={c['preload']} m={c['batch']}"
     if c.get("options"):
         return "shufflefs, `readinto` of uint16 values and indices, widened"
+    if result["case"] == "client":
+        return "the client alone, files on a tmpfs"
     return {"readinto": "**shufflefs, `readinto`**", "load_file": "shufflefs, `load_file`"}.get(
         c["mode"], f"`shufflefs bench`, {c['mode']}"
     )
@@ -116,6 +118,24 @@ def ratios(results: list[dict]) -> str:
                 both = sorted(mine.keys() & theirs.keys())
                 cells.append(spread([mine[r] / theirs[r] for r in both], ".1f") if both else "-")
             lines.append(f"| {file} | `{ours}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def cpu(results: list[dict]) -> str:
+    """What mount and client take together, and what decoding and the client take each by itself, in one round."""
+    lines = [
+        "| file | mount and client, CPU us per cell | decoding alone | client alone | ratio to both |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for file in in_order(results, "file"):
+        together, decode, client = (
+            {r["round"]: 1e6 / r["rows_per_cpu_s"] for r in of(results, file, case)} for case in ("readinto", "bench decode", "client")
+        )
+        rounds = sorted(together.keys() & decode.keys() & client.keys())
+        if rounds:
+            cells = [spread([us[r] for r in rounds], ".1f") for us in (together, decode, client)]
+            ratio = spread([together[r] / (decode[r] + client[r]) for r in rounds], ".2f")
+            lines.append(f"| {file} | {' | '.join(cells)} | {ratio} |")
     return "\n".join(lines)
 
 

@@ -18,6 +18,8 @@ BEGIN, END = "<!-- bench_atoms.sh: begin -->", "<!-- bench_atoms.sh: end -->"
 CASES = {
     "none": "64 atoms, not compressed", "zstd": "64 atoms, zstd", "qm9": "QM9", "cold": "64 atoms, not compressed, cold",
 }
+# Cases that are compared with the peer's rates in another one: the same molecules.
+SAME_MOLECULES = {"single": ("64 atoms, not compressed, `--block-size 1`", "none")}
 
 
 def main() -> None:
@@ -40,11 +42,11 @@ def about(results: list[dict]) -> str:
 def rates(results: list[dict]) -> str:
     """Molecules per second, and the ratio to the peer's best setting, of rates of the same round."""
     lines = ["| molecules | shufflefs, molecules/s | atompack, its best | times |", "| --- | --- | --- | --- |"]
-    for case, label in CASES.items():
+    for case, (label, peer_case) in ({k: (v, k) for k, v in CASES.items()} | SAME_MOLECULES).items():
         mine = {r["round"]: r["rows_per_s"] for r in results if r["case"] == case and r["program"] == "shufflefs"}
         peers: dict[tuple, dict[int, float]] = {}
         for r in results:
-            if r["case"] == case and r["program"].startswith("flat"):
+            if r["case"] == peer_case and r["program"].startswith("flat"):
                 peers.setdefault((r["program"], r["threads"]), {})[r["round"]] = r["rows_per_s"]
         if not mine or not peers:
             continue

@@ -26,8 +26,9 @@ use crate::window::{Engine, EngineConfig};
 /// Windows that the default memory holds: the one that is read, the next one, and room for what readers keep open.
 const DEFAULT_WINDOWS: u64 = 4;
 
-/// Windows whose pages are made ready at the start: the first one and the one after it.
-const POPULATED_WINDOWS: u64 = 2;
+/// Eighths of a window whose pages are made ready at the start: the first one, the one after it, and the batches that are kept when
+/// they were read.
+const POPULATED_EIGHTHS: u64 = 17;
 
 /// Longest list of genes: no organism has so many.
 const MAX_GENE_LIST_BYTES: u64 = 64 << 20;
@@ -160,7 +161,10 @@ impl Dataset {
             world_size: self.options.world_size,
             keep_chunks: r.kept_bytes > 0,
             populate_within,
-            populate_bytes: window.saturating_mul(POPULATED_WINDOWS).min(r.image_bytes).min(epoch.saturating_mul(2)),
+            populate_bytes: (window / 8)
+                .saturating_mul(POPULATED_EIGHTHS)
+                .min(r.image_bytes)
+                .min(epoch.saturating_mul(2)),
         };
         Engine::start(store, Arc::clone(&self.order), Arc::clone(&self.encoder), config)
             .context("cannot start the engine")

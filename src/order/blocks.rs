@@ -301,8 +301,8 @@ mod tests {
 
     #[test]
     fn long_runs_are_cut_into_equal_parts() {
-        // Rows of 1 MiB: W_max = 1024 rows, so no block exceeds 4.
-        let blocks = Blocks::auto(&[chunked(0..23, vec![0, 10, 14], 1 << 20)]).unwrap();
+        // Rows of 768 KiB: W_max = 1024 rows, so no block exceeds 4.
+        let blocks = Blocks::auto(&[chunked(0..23, vec![0, 10, 14], 768 << 10)]).unwrap();
         // k: 23 rows allow one block of 16 on average, so all three chunks are joined, then cut into ceil(23 / 4) parts.
         assert_eq!(blocks.first_rows(), [0, 3, 7, 11, 15, 19]);
         let blocks = Blocks::auto(&[chunked(0..200_000, vec![0, 1000], 0)]).unwrap();

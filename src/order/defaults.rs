@@ -9,8 +9,9 @@ pub const BATCH_SIZE: u32 = 256;
 pub const BLOCKS_PER_WINDOW: u64 = 1024;
 /// The same for a store that says of itself that it is already shuffled.
 pub const BLOCKS_PER_WINDOW_SHUFFLED: u64 = 256;
-/// A default window, and so 256 blocks of the largest automatic size, holds no more bytes of X than this.
-const MAX_WINDOW_BYTES: u64 = 1 << 30;
+/// A default window, and so 256 blocks of the largest automatic size, holds no more bytes of X than this: two windows, and the batches that
+/// are being read, fit into 2 GiB.
+const MAX_WINDOW_BYTES: u64 = 768 << 20;
 /// Nor more rows.
 const MAX_WINDOW_ROWS: u64 = 1 << 24;
 /// The largest automatic block is this part of the largest default window.
@@ -28,7 +29,7 @@ fn totals(sources: &[SourceRows]) -> (u128, u128) {
     })
 }
 
-/// W_max: the rows that 1 GiB of X as stored holds (mean row of all sources), at least 1 and at most 2^24.
+/// W_max: the rows that 768 MiB of X as stored holds (mean row of all sources), at least 1 and at most 2^24.
 #[must_use]
 pub fn max_window_rows(sources: &[SourceRows]) -> u64 {
     let (rows, bytes) = totals(sources);
@@ -74,15 +75,15 @@ mod tests {
     }
 
     #[test]
-    fn largest_window_is_one_gib_of_x() {
-        assert_eq!(max_window_rows(&[source(1000, 16 << 10)]), 65_536);
+    fn largest_window_is_768_mib_of_x() {
+        assert_eq!(max_window_rows(&[source(1000, 12 << 10)]), 65_536);
         assert_eq!(max_window_rows(&[source(1000, 3)]), 1 << 24);
         assert_eq!(max_window_rows(&[source(1000, 0)]), 1 << 24);
         assert_eq!(max_window_rows(&[source(3, 2 << 30)]), 1);
         assert_eq!(max_window_rows(&[]), 1 << 24);
         let mixed = [source(100, 0), SourceRows { rows: 100..200, first_rows: None, x_bytes: 100 << 20 }];
-        assert_eq!(max_window_rows(&mixed), 2048);
-        assert_eq!(max_block_rows(&mixed), 8);
+        assert_eq!(max_window_rows(&mixed), 1536);
+        assert_eq!(max_block_rows(&mixed), 6);
         assert_eq!(max_block_rows(&[source(3, 2 << 30)]), 1);
     }
 
@@ -113,8 +114,8 @@ mod tests {
         assert_eq!(fetch_factor(&blocks, &sources, 100, false), 656);
         assert_eq!(fetch_factor(&blocks, &sources, 1 << 20, false), 1);
         let heavy = [source(1_000_000, 100_000)];
-        assert_eq!(max_window_rows(&heavy), 10_737);
-        assert_eq!(fetch_factor(&Blocks::fixed(64, &heavy).unwrap(), &heavy, 256, false), 41);
+        assert_eq!(max_window_rows(&heavy), 8053);
+        assert_eq!(fetch_factor(&Blocks::fixed(64, &heavy).unwrap(), &heavy, 256, false), 31);
         assert_eq!(fetch_factor(&Blocks::fixed(64, &heavy).unwrap(), &heavy, 20_000, false), 1);
     }
 }

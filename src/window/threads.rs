@@ -113,8 +113,7 @@ fn work(shared: &Arc<Shared>) {
 
 /// An I/O thread's life.
 fn read_ahead(shared: &Arc<Shared>) {
-    let decoder =
-        Decoder { store: &*shared.store, kept: shared.kept.as_ref(), bad: &shared.bad, counters: &shared.counters };
+    let decoder = shared.decoder();
     loop {
         let (job, plan, group, mut bytes) = {
             let mut state = shared.state.lock();
@@ -216,18 +215,21 @@ impl Work {
 }
 
 impl Shared {
+    fn decoder(&self) -> Decoder<'_> {
+        let Self { store, kept, bad, counters, .. } = self;
+        Decoder { store: &**store, kept: kept.as_ref(), bad, counters }
+    }
+
     fn run(&self, work: Work, buffers: &mut ThreadBuffers) {
         match work {
             Work::Plan { job } => self.plan(job),
             Work::Group { job, plan, group } => {
                 // While this thread decodes, others may read ahead.
                 self.wake.reads();
-                let reading = plan.reads(group).then_some(WorkerReads { shared: self });
+                let reading = plan.reads(group).then(|| WorkerReads { shared: self });
                 let meter = SleepMeter::start();
                 let mut stored = std::mem::take(&mut buffers.stored);
-                let decoder =
-                    Decoder { store: &*self.store, kept: self.kept.as_ref(), bad: &self.bad, counters: &self.counters };
-                let read = plan.groups.get(group).map_or(Ok(()), |g| decoder.read_group(g, &mut stored));
+                let read = plan.groups.get(group).map_or(Ok(()), |g| self.decoder().read_group(g, &mut stored));
                 self.wake.note_read(&meter);
                 drop(reading);
                 self.group(job, &plan, group, read.map(|()| &*stored), buffers);
@@ -261,9 +263,7 @@ impl Shared {
         buffers: &mut ThreadBuffers,
     ) {
         let Some(group) = plan.groups.get(group) else { return };
-        let decoder =
-            Decoder { store: &*self.store, kept: self.kept.as_ref(), bad: &self.bad, counters: &self.counters };
-        decoder.run(plan, group, bytes, buffers, &mut |batch| self.deliver(batch));
+        self.decoder().run(plan, group, bytes, buffers, &mut |batch| self.deliver(batch));
         if let Some(job) = self.state.lock().job(job) {
             job.last_progress = Instant::now();
         }
@@ -371,7 +371,7 @@ impl Shared {
             if let Some(region) = self.arena.alloc_used(len_bytes) {
                 return Some(region);
             }
-            let keep_bytes = self.sizes.mean_buffer_bytes().saturating_mul(u64::from(self.order.fetch_factor())) / 4;
+            let keep_bytes = self.sizes.mean_buffer_bytes().saturating_mul(u64::from(self.order.fetch_factor())) / 8;
             if self.state.lock().recycle(len_bytes, keep_bytes).is_empty() {
                 break;
             }
