@@ -14,7 +14,7 @@ use super::arena::Arena;
 use super::assembly::Assembly;
 use super::bad::BadChunks;
 use super::counters::{CounterValues, Counters};
-use super::plan::{PieceTask, ReadOrder, WindowPlan};
+use super::plan::{PieceTask, ReadOrder, Spacing, WindowPlan};
 use super::records::ColumnPlaces;
 use super::worker::{Decoder, ThreadBuffers};
 use super::{BatchError, BatchId};
@@ -61,8 +61,8 @@ pub fn decode_windows(
                 None => return Ok(()),
                 Some(next) => next?,
             };
+            let read = decoder.read_group(&plan, group, &mut stored);
             let group = &plan.groups[group];
-            let read = decoder.read_group(group, &mut stored);
             let read = read.map(|()| &stored[..group.len as usize]);
             decoder.run(&plan, group, read, &mut buffers, &mut |_| ());
             if let Some(error) = plan.batches.get(WINDOW as usize).and_then(|batch| batch.failure()) {
@@ -167,7 +167,7 @@ impl<W: Iterator<Item = (Pass, u64)>, G: Fn(u64) -> bool> Feed<W, G> {
         self.total.n_windows += 1;
         self.total.rows += rows.len() as u64;
         let batch = Arc::new(Sink::empty_batch(&sink.arena, store, (pass, window), rows)?);
-        let mut plan = WindowPlan::new(store, None, vec![Arc::clone(&batch)], ReadOrder::File);
+        let mut plan = WindowPlan::new(store, None, vec![Arc::clone(&batch)], ReadOrder::File, Spacing::FAST);
         let mut pieces = Vec::with_capacity(plan.tasks.len());
         for task in &mut plan.tasks {
             let part = &store.schema().parts[task.part as usize];

@@ -2,7 +2,8 @@
 //!
 //! The rows of all wanted batches are sorted by row id, and each part of the store is asked for the pieces of each row, so that
 //! pieces of one chunk stand together whatever batch they go to. One [`ChunkTask`] is made per chunk, with the range of elements that
-//! anybody needs; tasks are ordered by file address and neighbours are coalesced into one read ([`Group`]).
+//! anybody needs; tasks are ordered by file address, neighbours are coalesced into one read ([`ReadRange`]), and small reads are done one
+//! after the other by one thread ([`Group`]).
 //!
 //! Records ([`PartRole::Records`]) are planned in runs: those that follow each other in the file make one task with a piece per record.
 //!
@@ -16,9 +17,6 @@ use super::assembly::Assembly;
 use super::kept::KeptChunks;
 use super::records::ColumnPlaces;
 use crate::store::{Extent, PartRole, Store};
-
-/// Chunks this close to each other are read together: reading a gap costs less than another call.
-const MAX_GAP_BYTES: u64 = 64 * 1024;
 
 /// Largest coalesced read, unless one chunk alone is larger.
 const MAX_GROUP_BYTES: u64 = 1024 * 1024;
@@ -41,6 +39,38 @@ pub struct PieceTask {
     pub dest: u64,
 }
 
+/// How reads are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spacing {
+    /// Chunks this close to each other are read together: reading the gap costs less than another call.
+    max_gap_bytes: u64,
+    /// Reads of a group are together no longer than this, unless it is one read.
+    max_small_bytes: u64,
+}
+
+impl Spacing {
+    /// For storage where a read costs a round trip: it takes longer than reading 64 KiB too many, and every group is one read, so that
+    /// as many as possible are under way at one time.
+    pub const SLOW: Self = Self { max_gap_bytes: 64 * 1024, max_small_bytes: 0 };
+
+    /// For sources in the page cache: a call costs less than copying a few pages, but finding the next thing to do costs as much
+    /// again, so small reads share that.
+    pub const FAST: Self = Self { max_gap_bytes: 8 * 1024, max_small_bytes: 128 * 1024 };
+}
+
+/// Bytes of a file that are read by one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadRange {
+    /// The file.
+    pub file: u32,
+    /// First byte.
+    pub address: u64,
+    /// Number of bytes.
+    pub len: u32,
+    /// Where they go in the group's buffer.
+    pub at: u32,
+}
+
 /// All that is wanted from one chunk, or from one run of records.
 #[derive(Debug, Clone)]
 pub struct ChunkTask {
@@ -54,15 +84,17 @@ pub struct ChunkTask {
     pub pieces: Range<u32>,
     /// What to read.
     pub extent: Extent,
+    /// Where its bytes are in the group's buffer.
+    pub at: u32,
 }
 
-/// Chunks that are read together.
+/// Chunks that one thread reads, and then decodes and scatters.
 #[derive(Debug, Clone)]
 pub struct Group {
     /// A range of [`WindowPlan::tasks`].
     pub tasks: Range<u32>,
-    /// File and first byte, `None` if nothing is to be read.
-    pub at: Option<(u32, u64)>,
+    /// A range of [`WindowPlan::reads`]; empty if nothing is to be read.
+    pub reads: Range<u32>,
     /// Bytes to read.
     pub len: u32,
 }
@@ -77,7 +109,9 @@ pub struct WindowPlan {
     pub tasks: Vec<ChunkTask>,
     /// Where the columns of records lie.
     pub columns: ColumnPlaces,
-    /// Reads.
+    /// What is read, group by group.
+    pub reads: Vec<ReadRange>,
+    /// What is done by one thread.
     pub groups: Vec<Group>,
     /// Bytes of stored elements that the pieces need.
     pub wanted_bytes: u64,
@@ -97,7 +131,13 @@ pub enum ReadOrder {
 impl WindowPlan {
     /// Plans `batches`. Each of them still holds the planner's share of its count of pieces, which the caller drops.
     #[must_use]
-    pub fn new(store: &dyn Store, kept: Option<&KeptChunks>, batches: Vec<Arc<Assembly>>, order: ReadOrder) -> Self {
+    pub fn new(
+        store: &dyn Store,
+        kept: Option<&KeptChunks>,
+        batches: Vec<Arc<Assembly>>,
+        order: ReadOrder,
+        spacing: Spacing,
+    ) -> Self {
         let rows = sorted_rows(&batches);
         let columns = ColumnPlaces::new(store.schema(), &batches);
         let mut plan = Self {
@@ -105,6 +145,7 @@ impl WindowPlan {
             pieces: Vec::new(),
             tasks: Vec::new(),
             columns,
+            reads: Vec::new(),
             groups: Vec::new(),
             wanted_bytes: 0,
             needed_filtered_bytes: 0,
@@ -116,7 +157,7 @@ impl WindowPlan {
             }
         }
         plan.sort_tasks(order);
-        plan.group_tasks();
+        plan.group_tasks(spacing);
         plan
     }
 
@@ -158,6 +199,7 @@ impl WindowPlan {
                 need,
                 pieces: first..index(self.pieces.len()),
                 extent,
+                at: 0,
             });
         }
     }
@@ -184,15 +226,21 @@ impl WindowPlan {
             let from = self.tasks.last_mut().and_then(|run| run.continue_with(file, address, len, at + 1));
             self.pieces.push(PieceTask { batch, slot, from: from.unwrap_or(0), len, dest: row });
             if from.is_none() {
-                self.tasks.push(ChunkTask { part: index(part), chunk, need: 0..0, pieces: at..at + 1, extent });
+                self.tasks.push(ChunkTask { part: index(part), chunk, need: 0..0, pieces: at..at + 1, extent, at: 0 });
             }
         }
     }
 
     /// True if a group has anything to read.
     #[must_use]
-    pub fn reads(&self, group: usize) -> bool {
-        self.groups.get(group).is_some_and(|group| group.at.is_some())
+    pub fn is_read(&self, group: usize) -> bool {
+        self.groups.get(group).is_some_and(|group| !group.reads.is_empty())
+    }
+
+    /// The reads of a group.
+    #[must_use]
+    pub fn reads_of(&self, group: &Group) -> &[ReadRange] {
+        &self.reads[group.reads.start as usize..group.reads.end as usize]
     }
 
     /// The pieces of a task.
@@ -213,25 +261,45 @@ impl WindowPlan {
         }
     }
 
-    fn group_tasks(&mut self) {
-        for (i, task) in (0_u32..).zip(&self.tasks) {
+    fn group_tasks(&mut self, spacing: Spacing) {
+        for (i, task) in (0_u32..).zip(&mut self.tasks) {
+            let n_reads = index(self.reads.len());
             let Extent::File { file, address, len, .. } = task.extent else {
-                self.groups.push(Group { tasks: i..i + 1, at: None, len: 0 });
+                self.groups.push(Group { tasks: i..i + 1, reads: n_reads..n_reads, len: 0 });
                 continue;
             };
-            let end = address + u64::from(len);
-            if let Some(Group { tasks, at: Some((group_file, start)), len: group_len }) = self.groups.last_mut()
-                && *group_file == file
-                && address >= *start
-                && address <= *start + u64::from(*group_len) + MAX_GAP_BYTES
-                && end - *start <= MAX_GROUP_BYTES
-            {
-                *group_len = (*group_len).max(index64(end - *start));
-                tasks.end = i + 1;
-                continue;
+            // A group that reads nothing is closed.
+            let group = self.groups.last_mut().filter(|group| !group.reads.is_empty());
+            if let (Some(group), Some(read)) = (group, self.reads.last_mut()) {
+                if let Some(grown) = read.reach(file, address, len, spacing) {
+                    group.len += grown - read.len;
+                    read.len = grown;
+                    task.at = read.at + index64(address - read.address);
+                    group.tasks.end = i + 1;
+                    continue;
+                }
+                if u64::from(group.len) + u64::from(len) <= spacing.max_small_bytes {
+                    task.at = group.len;
+                    self.reads.push(ReadRange { file, address, len, at: group.len });
+                    group.reads.end += 1;
+                    group.len += len;
+                    group.tasks.end = i + 1;
+                    continue;
+                }
             }
-            self.groups.push(Group { tasks: i..i + 1, at: Some((file, address)), len });
+            self.reads.push(ReadRange { file, address, len, at: 0 });
+            self.groups.push(Group { tasks: i..i + 1, reads: n_reads..n_reads + 1, len });
         }
+    }
+}
+
+impl ReadRange {
+    /// The length that this read needs in order to cover another run of bytes too; `None` if they are not read together.
+    fn reach(&self, file: u32, address: u64, len: u32, spacing: Spacing) -> Option<u32> {
+        let own_end = self.address + u64::from(self.len);
+        let end = (address + u64::from(len)).max(own_end);
+        let is_near = self.file == file && address >= self.address && address <= own_end + spacing.max_gap_bytes;
+        (is_near && end - self.address <= MAX_GROUP_BYTES.max(u64::from(self.len))).then(|| index64(end - self.address))
     }
 }
 
@@ -300,4 +368,64 @@ fn index(n: usize) -> u32 {
 
 fn index64(n: u64) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The reads of each group, as (address, length), for chunks at these places of file 0.
+    fn reads(chunks: &[(u64, u32)], spacing: Spacing) -> Vec<Vec<(u64, u32)>> {
+        let task = |&(address, len): &(u64, u32)| {
+            let extent = Extent::File { file: 0, address, len, is_prefix: false };
+            ChunkTask { part: 0, chunk: 0, need: 0..0, pieces: 0..0, extent, at: 0 }
+        };
+        let mut plan = WindowPlan {
+            batches: Vec::new(),
+            pieces: Vec::new(),
+            tasks: chunks.iter().map(task).collect(),
+            columns: ColumnPlaces::default(),
+            reads: Vec::new(),
+            groups: Vec::new(),
+            wanted_bytes: 0,
+            needed_filtered_bytes: 0,
+        };
+        plan.group_tasks(spacing);
+        for group in &plan.groups {
+            let reads = plan.reads_of(group);
+            assert_eq!(reads.iter().map(|read| read.len).sum::<u32>(), group.len);
+            // Every chunk is where its task says.
+            for task in &plan.tasks[group.tasks.start as usize..group.tasks.end as usize] {
+                let (address, len) = chunks[plan.tasks.iter().position(|t| std::ptr::eq(t, task)).unwrap()];
+                let read = reads.iter().rfind(|read| read.at <= task.at).unwrap();
+                assert_eq!(read.address + u64::from(task.at - read.at), address);
+                assert!(task.at + len <= read.at + read.len);
+            }
+        }
+        plan.groups.iter().map(|g| plan.reads_of(g).iter().map(|r| (r.address, r.len)).collect()).collect()
+    }
+
+    #[test]
+    fn gaps_are_read_where_calls_cost_more() {
+        let chunks = [(0, 1000), (1000, 500), (9000, 1000), (70_000, 10), (70_005, 3), (400_000, 1)];
+        assert_eq!(reads(&chunks, Spacing::SLOW), [vec![(0, 70_010)], vec![(400_000, 1)]]);
+        assert_eq!(reads(&chunks, Spacing::FAST), [vec![(0, 10_000), (70_000, 10), (400_000, 1)]]);
+    }
+
+    #[test]
+    fn small_reads_share_a_group_and_large_ones_do_not() {
+        let large = [(0, 100_000), (500_000, 20_000), (900_000, 30_000), (2_000_000, 3_000_000), (6_000_000, 8)];
+        let expected = [vec![(0, 100_000), (500_000, 20_000)], vec![(900_000, 30_000)], vec![(2_000_000, 3_000_000)]];
+        let found = reads(&large, Spacing::FAST);
+        assert_eq!(found[..3], expected);
+        assert_eq!(found[3..], [vec![(6_000_000, 8)]]);
+        assert_eq!(reads(&large, Spacing::SLOW).len(), 5);
+    }
+
+    #[test]
+    fn no_read_is_longer_than_a_mebibyte() {
+        let chunks: Vec<(u64, u32)> = (0..30).map(|i| (i * 100_000, 100_000)).collect();
+        let found = reads(&chunks, Spacing::FAST);
+        assert_eq!(found, [vec![(0, 1_000_000)], vec![(1_000_000, 1_000_000)], vec![(2_000_000, 1_000_000)]]);
+    }
 }

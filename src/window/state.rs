@@ -259,7 +259,7 @@ impl State {
             Phase::Running { plan, next } => {
                 let group = *next;
                 *next += 1;
-                self.reading += usize::from(plan.reads(group));
+                self.reading += usize::from(plan.is_read(group));
                 Some(Work::Group { job: job.id, plan: Arc::clone(plan), group })
             }
             Phase::Planning => None,
@@ -380,7 +380,7 @@ impl Job {
         match &self.phase {
             Phase::Queued { starved } => !starved,
             Phase::Planning => false,
-            Phase::Running { plan, next } => *next < plan.groups.len() && (may_read || !plan.reads(*next)),
+            Phase::Running { plan, next } => *next < plan.groups.len() && (may_read || !plan.is_read(*next)),
         }
     }
 }

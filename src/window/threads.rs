@@ -138,7 +138,7 @@ fn read_ahead(shared: &Arc<Shared>) {
             }
         };
         let meter = SleepMeter::start();
-        let read = plan.groups.get(group).map_or(Ok(()), |g| decoder.read_group(g, &mut bytes));
+        let read = decoder.read_group(&plan, group, &mut bytes);
         shared.wake.note_read(&meter);
         let mut state = shared.state.lock();
         state.reading -= 1;
@@ -226,10 +226,10 @@ impl Shared {
             Work::Group { job, plan, group } => {
                 // While this thread decodes, others may read ahead.
                 self.wake.reads();
-                let reading = plan.reads(group).then(|| WorkerReads { shared: self });
+                let reading = plan.is_read(group).then(|| WorkerReads { shared: self });
                 let meter = SleepMeter::start();
                 let mut stored = std::mem::take(&mut buffers.stored);
-                let read = plan.groups.get(group).map_or(Ok(()), |g| self.decoder().read_group(g, &mut stored));
+                let read = self.decoder().read_group(&plan, group, &mut stored);
                 self.wake.note_read(&meter);
                 drop(reading);
                 self.group(job, &plan, group, read.map(|()| &*stored), buffers);
@@ -278,7 +278,7 @@ impl Shared {
             return;
         }
         let order = if urgency == Urgency::Demand { ReadOrder::Need } else { ReadOrder::File };
-        let plan = Arc::new(WindowPlan::new(&*self.store, self.kept.as_ref(), assemblies, order));
+        let plan = Arc::new(WindowPlan::new(&*self.store, self.kept.as_ref(), assemblies, order, self.wake.spacing()));
         Counters::add(&self.counters.plans, 1);
         Counters::add(&self.counters.bytes_wanted, plan.wanted_bytes);
         Counters::add(&self.counters.bytes_needed, plan.needed_filtered_bytes);

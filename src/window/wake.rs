@@ -10,11 +10,15 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{UsageWho, getrusage};
 use parking_lot::{Condvar, MutexGuard};
 
+use super::plan::Spacing;
 use super::state::State;
 
 /// Reads that make their thread sleep this long on average are worth reading ahead, several at a time: less than any disk takes,
 /// more than a read from the page cache, which hardly ever sleeps.
 const SLOW_READ_NS: u64 = 40_000;
+
+/// Reads after which storage is known to be fast or slow.
+const JUDGED_READS: u64 = 32;
 
 /// How long a worker sleeps at most while a job waits for memory: a batch that is closed right between two looks is seen then.
 const STARVED_NAP: Duration = Duration::from_millis(10);
@@ -30,6 +34,8 @@ pub struct Wake {
     memory_back: AtomicBool,
     /// Mean time that a read made its thread sleep.
     slept_ns: AtomicU64,
+    /// Groups that were read.
+    n_read: AtomicU64,
 }
 
 impl Wake {
@@ -94,11 +100,19 @@ impl Wake {
         self.slept_ns.load(Relaxed) >= SLOW_READ_NS
     }
 
+    /// How reads are put together. As long as too little is known, as for slow storage, where a wrong guess costs most.
+    #[must_use]
+    pub fn spacing(&self) -> Spacing {
+        let is_fast = self.n_read.load(Relaxed) >= JUDGED_READS && !self.reads_are_slow();
+        if is_fast { Spacing::FAST } else { Spacing::SLOW }
+    }
+
     /// Notes how long a read made its thread sleep, as a running mean over about eight reads.
     pub fn note_read(&self, read: &SleepMeter) {
         let slept = u64::try_from(read.slept().as_nanos()).unwrap_or(u64::MAX / 2);
         let old = self.slept_ns.load(Relaxed);
         self.slept_ns.store(old - old / 8 + slept / 8, Relaxed);
+        self.n_read.fetch_add(1, Relaxed);
     }
 }
 

@@ -10,10 +10,10 @@ use super::assembly::Assembly;
 use super::bad::BadChunks;
 use super::counters::Counters;
 use super::kept::KeptChunks;
-use super::plan::{ChunkTask, Group, WindowPlan};
+use super::plan::{ChunkTask, Group, ReadRange, WindowPlan};
 use crate::codec::{Scratch, convert, narrow};
 use crate::dtype::{DType, Stored};
-use crate::num::to_usize;
+use crate::num::to_u64;
 use crate::store::{ChunkForm, Extent, GeneMap, PartRole, ReadError, RecordBuffers, Store};
 
 /// Buffers of one thread, reused from group to group.
@@ -62,23 +62,35 @@ pub struct Decoder<'a> {
 }
 
 impl Decoder<'_> {
-    /// Reads the stored bytes of `group` into `into`.
+    /// Reads the stored bytes of a group of `plan` into `into`.
     ///
     /// # Errors
     /// What the store says.
-    pub fn read_group(&self, group: &Group, into: &mut Vec<u8>) -> Result<(), ReadError> {
-        let Some((file, address)) = group.at else { return Ok(()) };
-        self.read(file, address, room(into, group.len as usize))
+    pub fn read_group(&self, plan: &WindowPlan, group: usize, into: &mut Vec<u8>) -> Result<(), ReadError> {
+        let Some(group) = plan.groups.get(group) else { return Ok(()) };
+        self.read_all(plan.reads_of(group), room(into, group.len as usize))
     }
 
     pub(super) fn read(&self, file: u32, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
+        let len = u32::try_from(into.len()).unwrap_or(u32::MAX);
+        self.read_all(&[ReadRange { file, address, len, at: 0 }], into)
+    }
+
+    /// Reads all of `reads` to their places in `into`.
+    fn read_all(&self, reads: &[ReadRange], into: &mut [u8]) -> Result<(), ReadError> {
         let start = Instant::now();
-        // Checked after every read: what was read before the source changed is right, and what is read later fails, so that no mixture of
-        // old and new bytes is ever served. What would fail to decode because the source changed is told as that.
-        let result = self.store.read_at(file, address, into).and_then(|()| self.store.check_unchanged(file));
+        let result = reads.chunk_by(|a, b| a.file == b.file).try_for_each(|of_file| {
+            for read in of_file {
+                let at = read.at as usize;
+                self.store.read_at(read.file, read.address, &mut into[at..at + read.len as usize])?;
+            }
+            // Checked after reading: what was read before the source changed is right, and what is read later fails, so that no mixture of
+            // old and new bytes is ever served. What would fail to decode because the source changed is told as that.
+            of_file.first().map_or(Ok(()), |read| self.store.check_unchanged(read.file))
+        });
         Counters::lap(&self.counters.read_ns, start);
-        Counters::add(&self.counters.reads, 1);
-        Counters::add(&self.counters.bytes_read, into.len() as u64);
+        Counters::add(&self.counters.reads, to_u64(reads.len()));
+        Counters::add(&self.counters.bytes_read, reads.iter().map(|read| u64::from(read.len)).sum());
         result
     }
 
@@ -95,21 +107,21 @@ impl Decoder<'_> {
         let tasks = &plan.tasks[group.tasks.start as usize..group.tasks.end as usize];
         for task in tasks {
             if let PartRole::Records = self.store.schema().parts[task.part as usize].role {
-                self.run_of_records(plan, task, group, &read, buffers);
+                self.run_of_records(plan, task, &read, buffers);
                 self.settle(plan, task, Ok(()), finished);
                 continue;
             }
-            let result = match (&read, task.extent, group.at) {
-                (Ok(bytes), Extent::File { address, len, .. }, Some((_, start))) => {
-                    let from = to_usize(address - start);
+            let result = match (&read, task.extent) {
+                (Ok(bytes), Extent::File { len, .. }) => {
+                    let from = task.at as usize;
                     self.chunk(plan, task, &bytes[from..from + len as usize], buffers)
                 }
-                (Err(_), Extent::File { file, address, len, .. }, _) if tasks.len() > 1 => {
+                (Err(_), Extent::File { file, address, len, .. }) if tasks.len() > 1 => {
                     let mut alone = vec![0; len as usize];
                     self.read(file, address, &mut alone).and_then(|()| self.chunk(plan, task, &alone, buffers))
                 }
-                (Err(error), Extent::File { .. }, _) => Err(error.clone()),
-                (_, Extent::Resident, _) | (Ok(_), _, None) => self.chunk(plan, task, &[], buffers),
+                (Err(error), Extent::File { .. }) => Err(error.clone()),
+                (_, Extent::Resident) => self.chunk(plan, task, &[], buffers),
             };
             self.settle(plan, task, result, finished);
         }
@@ -119,12 +131,11 @@ impl Decoder<'_> {
         &self,
         plan: &WindowPlan,
         task: &ChunkTask,
-        group: &Group,
         read: &Result<&[u8], ReadError>,
         buffers: &mut ThreadBuffers,
     ) {
-        let (Extent::File { address, len, .. }, Some((_, first))) = (task.extent, group.at) else { return };
-        let from = to_usize(address - first);
+        let Extent::File { len, .. } = task.extent else { return };
+        let from = task.at as usize;
         let stored = read.as_ref().map(|bytes| &bytes[from..from + len as usize]).map_err(ReadError::clone);
         let start = Instant::now();
         self.records(plan, task, &stored, &mut buffers.records);
