@@ -67,9 +67,9 @@ def epoch_batches(blocks, sources, m, f, seed, epoch, tail):
 # begin shares
 def given(items, parts, policy, again):
     """What of a list is given to so many parts, and how much to each."""
-    rounds = len(items) // parts if policy == "drop" else -(-len(items) // parts)
-    items = items + [again[i % len(again)] for i in range(rounds * parts - len(items))]
-    return items[: rounds * parts], rounds
+    each = len(items) // parts if policy == "drop" else -(-len(items) // parts)
+    items = items + [again[i % len(again)] for i in range(each * parts - len(items))]
+    return items[: each * parts], each
 
 
 def share(lengths, m, f, policy, host=None, rank=None):

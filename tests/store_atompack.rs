@@ -9,13 +9,13 @@ use shufflefs::batch::molecules::flat::Flat;
 use shufflefs::batch::{Encoder, MoleculeSpec};
 use shufflefs::dtype::DType;
 use shufflefs::order::{Blocks, Order, OrderConfig, Pass, SourceRows, Tail};
-use shufflefs::store::Store;
 use shufflefs::store::atompack::header::{RecordCodec, Slot};
 use shufflefs::store::atompack::index::{IndexBuilder, IndexEntry};
 use shufflefs::store::atompack::schema::{FileSchema, Scope, Section, Tag};
 use shufflefs::store::atompack::{AtompackStore, FieldsChoice, Serve};
 use shufflefs::store::cache::CacheConfig;
 use shufflefs::store::fault::{Fault, FaultyStore};
+use shufflefs::store::{Extent, PartRole, Store};
 use shufflefs::window::{BatchError, BatchId, Batches as _, Engine, EngineConfig};
 
 const N: u32 = 600;
@@ -94,6 +94,7 @@ fn engine(store: Arc<dyn Store>, threads: usize, image_bytes: u64) -> Engine {
         image_bytes,
         threads,
         io_depth: 2,
+        read_ahead: 2,
         timeout: Duration::from_secs(20),
         world_size: None,
         populate_bytes: 0,
@@ -103,17 +104,22 @@ fn engine(store: Arc<dyn Store>, threads: usize, image_bytes: u64) -> Engine {
     Engine::start(store, order, Arc::new(encoder) as Arc<dyn Encoder>, config).unwrap()
 }
 
-/// All batches of two epochs and of the source order.
-fn read_all(engine: &Engine) -> Vec<Result<Vec<u8>, BatchError>> {
+/// The batches of two epochs and of the source order.
+fn ids() -> impl Iterator<Item = BatchId> {
     let passes = [Pass::Epoch(0), Pass::Epoch(1), Pass::InOrder];
-    let ids = passes.into_iter().flat_map(|pass| (0..N.div_ceil(32)).map(move |b| BatchId { pass, batch: b.into() }));
-    ids.map(|id| {
-        let size = engine.size_bytes(id);
-        let image = engine.open_blocking(id)?;
-        assert_eq!(image.bytes().len() as u64, size);
-        Ok(image.bytes().to_vec())
-    })
-    .collect()
+    passes.into_iter().flat_map(|pass| (0..N.div_ceil(32)).map(move |b| BatchId { pass, batch: b.into() }))
+}
+
+/// All of them.
+fn read_all(engine: &Engine) -> Vec<Result<Vec<u8>, BatchError>> {
+    ids()
+        .map(|id| {
+            let size = engine.size_bytes(id);
+            let image = engine.open_blocking(id)?;
+            assert_eq!(image.bytes().len() as u64, size);
+            Ok(image.bytes().to_vec())
+        })
+        .collect()
 }
 
 #[test]
@@ -156,6 +162,29 @@ fn failed_reads_fail_batches_and_nothing_else() {
         }
     }
     assert!(failed_once);
+}
+
+#[test]
+fn bytes_that_cannot_be_read_cost_the_batches_that_hold_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_file(&folder);
+    let expected: Vec<Vec<u8>> =
+        read_all(&engine(Arc::new(open(&path)), 1, 64 << 20)).into_iter().map(Result::unwrap).collect();
+    let store = open(&path);
+    let order = order(&store);
+    let records = store.schema().parts.iter().position(|part| part.role == PartRole::Records).unwrap();
+    for row in [3, 250, N - 1] {
+        let Extent::File { address, .. } = store.extent(records, row, 0..0, false) else { panic!("no record") };
+        let faulty = FaultyStore::new(Arc::new(open(&path)), 0..u64::MAX, Fault::Damaged(address + 1));
+        let results = read_all(&engine(Arc::new(faulty), 2, 64 << 20));
+        for ((id, result), expected) in ids().zip(results).zip(&expected) {
+            let is_hit = order.batch_rows(id.pass, id.batch).contains(&u64::from(row));
+            match result {
+                Ok(bytes) => assert!(!is_hit && bytes == *expected, "{id:?}"),
+                Err(error) => assert!(is_hit, "{id:?}: {error}"),
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Mounts a file afresh, reads all windows of epoch 0 in one process, adds up every value, unmounts. One JSON line.
 
-usage: read_mount.py SHUFFLEFS FILE.h5ad --reader readinto|load_file [--memory 2G] [--columns plate,drug,cell_line] [--cold] [-o OPTION=VALUE ...]
+usage: read_mount.py SHUFFLEFS FILE.h5ad --reader readinto|ahead|load_file [--memory 2G] [--columns plate,drug,cell_line] [--cold] [--exported DIR] [-o OPTION=VALUE ...]
   readinto   readinto() of one reused buffer, tensors as views of it
+  ahead      the same, with a thread that reads the next file into a second buffer meanwhile: the reader that README.md recommends
   load_file  safetensors.numpy.load_file
   -o         another option of the mount, such as -o x-dtype=uint16; values are then widened to float32, indices to int32
   --cold     drops the file from the page cache before
@@ -13,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import subprocess
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -101,11 +104,24 @@ def readinto(buffer: bytearray):
     return load
 
 
+def one_ahead(load, paths):
+    """`load` of every path, by a thread that is one path ahead."""
+    with ThreadPoolExecutor(1) as pool:
+        before = None
+        for path in paths:
+            following = pool.submit(load, path)
+            if before is not None:
+                yield before.result()
+            before = following
+        if before is not None:
+            yield before.result()
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("binary")
     p.add_argument("file")
-    p.add_argument("--reader", choices=["readinto", "load_file"], default="readinto")
+    p.add_argument("--reader", choices=["readinto", "ahead", "load_file"], default="readinto")
     p.add_argument("--memory", default="2G")
     p.add_argument("--columns", default="plate,drug,cell_line")
     p.add_argument("-o", dest="options", action="append", default=[])
@@ -128,12 +144,20 @@ def main() -> None:
         names = Path(folder, "batches.txt").read_text().split()
         dataset = json.loads((server.mnt / "dataset.json").read_text())
         largest = max(os.stat(f"{folder}/{name}").st_size for name in names)
-        load = load_file if a.reader == "load_file" else readinto(bytearray(largest))
+        paths = (f"{folder}/{name}" for name in names)
+        match a.reader:
+            case "load_file":
+                batches = map(load_file, paths)
+            case "readinto":
+                batches = map(readinto(bytearray(largest)), paths)
+            case "ahead":
+                # The buffer of the batch in use, and that of the next one.
+                loads = itertools.cycle([readinto(bytearray(largest)) for _ in range(2)])
+                batches = one_ahead(lambda path: next(loads)(path), paths)
         columns = [f"obs.{c}.codes" for c in a.columns.split(",")]
         rows, cpu = [], server.cpu_seconds()
         meter = Meter()
-        for name in names:
-            t = load(f"{folder}/{name}")
+        for t in batches:
             data, indices = t["X.data"], t["X.indices"]
             if data.dtype.itemsize < 4:
                 data, indices = data.astype(np.float32), indices.astype(np.int32)

@@ -112,6 +112,8 @@ def ratios(results: list[dict]) -> str:
     for file in in_order(results, "file"):
         for ours in OURS:
             mine = {r["round"]: r["rows_per_s"] for r in of(results, file, ours)}
+            if not mine:
+                continue
             cells = []
             for peer in PEERS:
                 theirs = {r["round"]: r["rows_per_s"] for r in of(results, file, peer)}

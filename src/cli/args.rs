@@ -138,7 +138,7 @@ pub struct DatasetArgs {
     #[arg(long, value_name = "N", help_heading = "Resources")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
-    /// Most reads under way at one time [default: 16]
+    /// Most reads under way at one time [default: 16, or the threads if they are more]
     #[arg(long, value_name = "N", help_heading = "Resources")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_depth: Option<u32>,

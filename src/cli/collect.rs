@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use anyhow::bail;
 use parking_lot::Mutex;
 
-use super::options::Options;
+use super::options::{DEFAULT_IO_DEPTH, Options};
 use super::progress::Shown;
 use crate::store::OpenError;
 use crate::store::anndata::{
@@ -39,7 +39,7 @@ pub fn collect(sources: &[PathBuf], options: &Options) -> anyhow::Result<Collect
     let mut selection = options.selection.clone();
     selection.one_of_many = sources.len() > 1;
     let (mut collector, cache) = (Collector::new(joining(options)), cache_config(options));
-    let threads = if sources.len() <= FEW { 1 } else { options.io_depth };
+    let threads = if sources.len() <= FEW { 1 } else { options.io_depth.unwrap_or(DEFAULT_IO_DEPTH) };
     for round in sources.chunks(if threads == 1 { 1 } else { threads * ROUND }) {
         if selection.names == NamesChoice::Auto && collector.n_rows() > AUTO_NAMES {
             // They are not kept for so many rows, so they need not be read.

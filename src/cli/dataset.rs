@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, bail};
 
 use super::molecules::{self, Molecules};
-use super::options::{Format, Options, UsageError};
+use super::options::{DEFAULT_IO_DEPTH, Format, Options, UsageError};
 use super::sources::Sources;
 use super::{collect, memory, text};
 use crate::batch::safetensors::Safetensors;
@@ -87,8 +87,10 @@ pub struct Resources {
     pub mean_batch_bytes: u64,
     /// Threads that decode.
     pub threads: usize,
-    /// Reads under way at one time when storage is slow.
+    /// Reads under way at one time.
     pub io_depth: usize,
+    /// Groups that are read ahead at one time when storage is slow.
+    pub read_ahead: usize,
     /// Of the budget, for decoded chunks that are kept over epochs: all of them, or 0.
     pub kept_bytes: u64,
 }
@@ -157,6 +159,7 @@ impl Dataset {
             image_bytes: r.image_bytes,
             threads: r.threads,
             io_depth: r.io_depth,
+            read_ahead: r.read_ahead,
             timeout,
             world_size: self.options.world_size,
             keep_chunks: r.kept_bytes > 0,
@@ -381,12 +384,13 @@ impl Resources {
         let store_bytes = store.resident_bytes() + order.max_resident_bytes();
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let wanted_threads = options.threads.unwrap_or(cpus);
-        let scratch_of = |threads: usize, io_depth: usize| scratch_bytes(store, threads, io_depth);
+        let io_depth = options.io_depth.unwrap_or(DEFAULT_IO_DEPTH.max(wanted_threads));
+        let scratch_of = |threads: usize, read_ahead: usize| scratch_bytes(store, threads, read_ahead);
         let windows = (u64::from(order.fetch_factor()) * DEFAULT_WINDOWS)
             .min(2 * order.n_batches(crate::order::Pass::InOrder) + 8);
         let useful = largest
             + mean.saturating_mul(windows).saturating_mul(9) / 8
-            + scratch_of(wanted_threads, options.io_depth)
+            + scratch_of(wanted_threads, io_depth)
             + store_bytes;
         // Decoded chunks are kept if they take at most half of what is left for data.
         let decoded = KeptChunks::needed_bytes(store).unwrap_or(u64::MAX);
@@ -396,13 +400,13 @@ impl Resources {
             if with_chunks <= limit { with_chunks } else { useful.min(limit) }
         });
         // Large chunks make large buffers; rather fewer reads ahead and fewer threads than no room for images.
-        let fits = |threads: usize, io_depth: usize| {
-            let scratch = scratch_of(threads, io_depth);
+        let fits = |threads: usize, read_ahead: usize| {
+            let scratch = scratch_of(threads, read_ahead);
             scratch <= memory_bytes / 4 && memory_bytes.saturating_sub(scratch + store_bytes) >= largest
         };
-        let io_depth = (1..=options.io_depth).rev().find(|&depth| fits(wanted_threads, depth)).unwrap_or(1);
-        let threads = (1..=wanted_threads).rev().find(|&n| fits(n, io_depth)).unwrap_or(1);
-        let scratch_bytes = scratch_of(threads, io_depth);
+        let read_ahead = (1..=io_depth).rev().find(|&n| fits(wanted_threads, n)).unwrap_or(1);
+        let threads = (1..=wanted_threads).rev().find(|&n| fits(n, read_ahead)).unwrap_or(1);
+        let scratch_bytes = scratch_of(threads, read_ahead);
         let data_bytes = memory_bytes.saturating_sub(scratch_bytes + store_bytes);
         let leaves_a_batch = data_bytes.saturating_sub(decoded) >= largest;
         let kept_bytes = if decoded <= data_bytes / 2 && leaves_a_batch { decoded } else { 0 };
@@ -430,6 +434,7 @@ impl Resources {
             mean_batch_bytes,
             threads,
             io_depth,
+            read_ahead,
             kept_bytes,
         })
     }
@@ -448,11 +453,11 @@ impl Resources {
 
 /// Buffers of all threads: per worker a group of stored bytes, a chunk read again, a decoded chunk, and as much twice over inside the filter chain;
 /// per read ahead a group.
-fn scratch_bytes(store: &dyn Store, threads: usize, io_depth: usize) -> u64 {
+fn scratch_bytes(store: &dyn Store, threads: usize, read_ahead: usize) -> u64 {
     let decoded = (0..store.schema().parts.len()).map(|part| store.chunk_bytes(part) as u64).max().unwrap_or(0);
     let stored = store.max_stored_bytes() as u64;
     let group = GROUP_BYTES.max(stored);
-    threads as u64 * (group + stored + 3 * decoded) + io_depth as u64 * group
+    threads as u64 * (group + stored + 3 * decoded) + read_ahead as u64 * group
 }
 
 fn page_round(bytes: u64) -> u64 {

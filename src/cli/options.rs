@@ -97,16 +97,16 @@ pub struct Options {
     pub memory_bytes: Option<u64>,
     /// Threads that decode; `None`: by the machine.
     pub threads: Option<usize>,
-    /// Reads under way at one time.
-    pub io_depth: usize,
+    /// Reads under way at one time; `None`: by the threads.
+    pub io_depth: Option<usize>,
     /// The cache folder, if one was named.
     pub cache_dir: Option<PathBuf>,
     /// Nothing will be read, so that no matrix needs to be rewritten.
     pub planned: bool,
 }
 
-/// Reads under way at one time when storage is slow, if nothing else is said.
-const DEFAULT_IO_DEPTH: u32 = 16;
+/// Reads under way at one time, by default. Decoding threads read themselves while storage is fast, so no fewer than those.
+pub const DEFAULT_IO_DEPTH: usize = 16;
 
 /// Epochs that a listing shows, if nothing else is said.
 const DEFAULT_LIST_EPOCHS: u32 = 2;
@@ -161,7 +161,7 @@ impl Options {
             list_epochs: args.list_epochs.unwrap_or(DEFAULT_LIST_EPOCHS),
             memory_bytes: args.memory.as_deref().map(parse_size).transpose()?,
             threads: at_least_one("--threads", args.threads)?.map(|n| n as usize),
-            io_depth: at_least_one("--io-depth", args.io_depth)?.unwrap_or(DEFAULT_IO_DEPTH) as usize,
+            io_depth: at_least_one("--io-depth", args.io_depth)?.map(|n| n as usize),
             cache_dir: args.cache_dir.clone(),
             planned: false,
         })

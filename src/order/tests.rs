@@ -150,12 +150,12 @@ fn shares_by_lists(
         let windows: Vec<&[u64]> = full.chunks_exact(order.fetch_factor() as usize).collect();
         let n_rounds = windows.len() / n_hosts as usize;
         let by_window = n_rounds * n_hosts as usize;
-        let singles = &dealt_out[by_window * order.fetch_factor() as usize..];
+        let rest = &dealt_out[by_window * order.fetch_factor() as usize..];
         let mut hosts: Vec<Vec<u64>> = vec![Vec::new(); n_hosts as usize];
         for (i, window) in windows[..by_window].iter().enumerate() {
             hosts[i % n_hosts as usize].extend_from_slice(window);
         }
-        for (host, run) in hosts.iter_mut().zip(runs(singles, n_hosts, policy, &all)) {
+        for (host, run) in hosts.iter_mut().zip(runs(rest, n_hosts, policy, &all)) {
             host.extend(run);
         }
         hosts

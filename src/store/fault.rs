@@ -19,6 +19,8 @@ use crate::num::to_u64;
 pub enum Fault {
     /// Fails with an I/O error.
     Fail,
+    /// Fails with an I/O error if the read is over this byte of the first file.
+    Damaged(u64),
     /// Fails as if the source had changed; from then on, `check_unchanged` fails as well.
     Stale,
     /// Takes this long, then succeeds.
@@ -143,7 +145,10 @@ impl Store for FaultyStore {
         }
         let path = format!("file {file}").into();
         match self.fault {
-            Fault::Fail => {
+            Fault::Damaged(at) if file != 0 || !(offset..offset + to_u64(buf.len())).contains(&at) => {
+                self.inner.read_at(file, offset, buf)
+            }
+            Fault::Fail | Fault::Damaged(_) => {
                 Err(ReadError::Io { file: path, offset, len: buf.len(), reason: "injected fault".to_owned() })
             }
             Fault::Stale => {

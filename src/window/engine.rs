@@ -28,8 +28,10 @@ pub struct EngineConfig {
     pub image_bytes: u64,
     /// Threads that decode.
     pub threads: usize,
-    /// Reads that may be under way at one time.
+    /// Reads that may be under way at one time, at least 1.
     pub io_depth: usize,
+    /// Groups that may be read ahead, each into a buffer of its own.
+    pub read_ahead: usize,
     /// How long an open waits without any progress for it.
     pub timeout: Duration,
     /// Number of ranks that are expected, if known.
@@ -271,6 +273,7 @@ impl Shared {
             window,
             batches: self.order.window_batches(pass, window),
             n_windows: self.order.n_windows(pass),
+            n_batches: self.order.n_batches(pass),
             window_batches: u64::from(self.order.fetch_factor()),
             runs: self.order.host_runs(pass, n_hosts, policy),
         }

@@ -39,6 +39,9 @@ pub struct PieceTask {
     pub dest: u64,
 }
 
+/// Most reads of a group: what one thread does before it looks for something more urgent.
+const MAX_GROUP_READS: u32 = 64;
+
 /// How reads are put together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spacing {
@@ -271,14 +274,17 @@ impl WindowPlan {
             // A group that reads nothing is closed.
             let group = self.groups.last_mut().filter(|group| !group.reads.is_empty());
             if let (Some(group), Some(read)) = (group, self.reads.last_mut()) {
-                if let Some(grown) = read.reach(file, address, len, spacing) {
+                let fits = |group_len: u32| u64::from(group_len) <= spacing.max_small_bytes;
+                let is_alone = group.reads.len() == 1;
+                let grown = read.reach(file, address, len, spacing);
+                if let Some(grown) = grown.filter(|grown| is_alone || fits(group.len + (grown - read.len))) {
                     group.len += grown - read.len;
                     read.len = grown;
                     task.at = read.at + index64(address - read.address);
                     group.tasks.end = i + 1;
                     continue;
                 }
-                if u64::from(group.len) + u64::from(len) <= spacing.max_small_bytes {
+                if group.reads.len() < MAX_GROUP_READS as usize && group.len.checked_add(len).is_some_and(fits) {
                     task.at = group.len;
                     self.reads.push(ReadRange { file, address, len, at: group.len });
                     group.reads.end += 1;
@@ -374,10 +380,14 @@ fn index64(n: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// The reads of each group, as (address, length), for chunks at these places of file 0.
+    /// The reads of each group, as (address, length), for chunks at these places of file 0; those of file 1 have 2^40 in the address,
+    /// those without a byte are resident.
     fn reads(chunks: &[(u64, u32)], spacing: Spacing) -> Vec<Vec<(u64, u32)>> {
         let task = |&(address, len): &(u64, u32)| {
-            let extent = Extent::File { file: 0, address, len, is_prefix: false };
+            let extent = match len {
+                0 => Extent::Resident,
+                _ => Extent::File { file: u32::from(address >= 1 << 40), address, len, is_prefix: false },
+            };
             ChunkTask { part: 0, chunk: 0, need: 0..0, pieces: 0..0, extent, at: 0 }
         };
         let mut plan = WindowPlan {
@@ -397,10 +407,16 @@ mod tests {
             // Every chunk is where its task says.
             for task in &plan.tasks[group.tasks.start as usize..group.tasks.end as usize] {
                 let (address, len) = chunks[plan.tasks.iter().position(|t| std::ptr::eq(t, task)).unwrap()];
+                if len == 0 {
+                    assert!(reads.is_empty());
+                    continue;
+                }
                 let read = reads.iter().rfind(|read| read.at <= task.at).unwrap();
                 assert_eq!(read.address + u64::from(task.at - read.at), address);
-                assert!(task.at + len <= read.at + read.len);
+                assert!(task.at + len <= read.at + read.len && read.file == u32::from(address >= 1 << 40));
             }
+            assert!(reads.len() == 1 || u64::from(group.len) <= spacing.max_small_bytes);
+            assert!(reads.len() <= MAX_GROUP_READS as usize);
         }
         plan.groups.iter().map(|g| plan.reads_of(g).iter().map(|r| (r.address, r.len)).collect()).collect()
     }
@@ -420,6 +436,32 @@ mod tests {
         assert_eq!(found[..3], expected);
         assert_eq!(found[3..], [vec![(6_000_000, 8)]]);
         assert_eq!(reads(&large, Spacing::SLOW).len(), 5);
+    }
+
+    #[test]
+    fn groups_stay_small_whatever_the_order() {
+        // A read of eight bytes does not grow by what was joined to it later.
+        let mut chunks = vec![(0, 8)];
+        chunks.extend((0..1000).map(|i| (1_000_000 + i * 1000, 1000)));
+        let found = reads(&chunks, Spacing::FAST);
+        assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+        // Not by address, overlapping, repeated, of two files, resident in between.
+        let file = 1 << 40;
+        let odd = [
+            (9000, 10),
+            (file + 9000, 10),
+            (50, 0),
+            (500, 10),
+            (500, 10),
+            (505, 20),
+            (9000, 10),
+            (file, 7),
+            (8995, 10),
+        ];
+        assert_eq!(reads(&odd, Spacing::FAST).len(), 3);
+        assert_eq!(reads(&odd, Spacing::SLOW).len(), 6);
+        let many: Vec<(u64, u32)> = (0..200).map(|i| (i * 100_000, 8)).collect();
+        assert_eq!(reads(&many, Spacing::FAST).len(), 4);
     }
 
     #[test]

@@ -109,6 +109,10 @@ pub struct State {
     pub read_ahead: Vec<ReadAhead>,
     /// Reads under way, by workers and by I/O threads.
     pub reading: usize,
+    /// Groups that are being read ahead, or were and wait for a worker: each has a buffer.
+    pub ahead: usize,
+    /// Workers that sleep because so many reads are under way.
+    pub blocked: usize,
     /// Buffers of groups that were read ahead and are done with.
     pub spare: Vec<Vec<u8>>,
     /// A window that storage should know of.
@@ -172,6 +176,8 @@ impl State {
             jobs: Vec::new(),
             read_ahead: Vec::new(),
             reading: 0,
+            ahead: 0,
+            blocked: 0,
             spare: Vec::new(),
             hint: None,
             streams,
@@ -246,6 +252,7 @@ impl State {
     pub fn take_work(&mut self, io_depth: usize) -> Option<Work> {
         // Bytes that are there first: they hold a buffer.
         if let Some(best) = (0..self.read_ahead.len()).min_by_key(|&i| self.rank_of(self.read_ahead[i].job)) {
+            self.ahead -= 1;
             return Some(Work::Ahead(self.read_ahead.swap_remove(best)));
         }
         let may_read = self.reading < io_depth;
@@ -266,15 +273,22 @@ impl State {
         }
     }
 
+    /// True if nothing but reads that are under way keeps a worker from working.
+    #[must_use]
+    pub fn is_blocked(&self, io_depth: usize) -> bool {
+        self.reading >= io_depth && self.jobs.iter().any(|job| job.has_work(true))
+    }
+
     /// Takes a group for reading ahead, if there is any; it counts as being read from here on.
     pub fn take_read(&mut self) -> Option<(JobId, Arc<WindowPlan>, usize, Vec<u8>)> {
-        let running = |job: &&mut Job| matches!(&job.phase, Phase::Running { plan, next } if *next < plan.groups.len());
+        let running = |job: &&mut Job| matches!(&job.phase, Phase::Running { plan, next } if plan.is_read(*next));
         let job = self.jobs.iter_mut().filter(running).min_by_key(|job| (job.urgency, job.id))?;
         match &mut job.phase {
             Phase::Running { plan, next } => {
                 let group = *next;
                 *next += 1;
                 self.reading += 1;
+                self.ahead += 1;
                 // What was touched before costs less than fresh memory.
                 Some((job.id, Arc::clone(plan), group, self.spare.pop().unwrap_or_default()))
             }

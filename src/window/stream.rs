@@ -49,6 +49,8 @@ pub struct Place {
     pub batches: Range<u64>,
     /// Windows of the pass.
     pub n_windows: u64,
+    /// Batches of the pass.
+    pub n_batches: u64,
     /// Batches of a full window.
     pub window_batches: u64,
     /// What hosts do not deal by whole windows, see [`Streams::hosts`].
@@ -135,7 +137,10 @@ impl Streams {
         let many_hosts = self.passes.values().max_by_key(|p| p.last_open).is_some_and(|p| p.many_hosts);
         let pass = self.passes.entry(id.pass).or_insert_with(|| PassStream { many_hosts, ..PassStream::new(step) });
         pass.last_open = clock;
-        let host = pass.note_host(place.host_of(id.batch, n_hosts)).filter(|_| n_hosts > 1);
+        let last_host = pass.host.map(|index| Host { index, n_hosts });
+        let index = last_host.filter(|&host| place.is_in_run(host, id.batch)).map(|host| host.index);
+        let index = index.or_else(|| place.host_of(id.batch, n_hosts));
+        let host = index.and_then(|index| pass.note_host(index)).filter(|_| n_hosts > 1);
         let host = host.map(|index| Host { index, n_hosts });
         let near = pass.note(id.batch, distance);
         let was_jumping = pass.jumping;
@@ -165,19 +170,25 @@ impl Streams {
 }
 
 impl Place {
-    /// The host of `n_hosts` that `batch` of this pass belongs to; one that does not exist if the batch is not dealt.
-    fn host_of(&self, batch: u64, n_hosts: u64) -> u64 {
+    /// The host of `n_hosts` that `batch` of this pass belongs to; `None` if the batch is not dealt.
+    fn host_of(&self, batch: u64, n_hosts: u64) -> Option<u64> {
         match batch.checked_sub(self.runs.first) {
-            Some(in_runs) => in_runs.checked_div(self.runs.len).unwrap_or(n_hosts),
-            None => self.window % n_hosts,
+            Some(in_runs) => in_runs.checked_div(self.runs.len).filter(|&host| host < n_hosts),
+            None => Some(self.window % n_hosts),
         }
+    }
+
+    /// True if `batch` is in the run of `host`, which may go on with the first batches of the pass.
+    fn is_in_run(&self, host: Host, batch: u64) -> bool {
+        let start = (self.runs.first + host.index * self.runs.len).checked_rem(self.n_batches);
+        start.is_some_and(|start| (batch + self.n_batches - start) % self.n_batches < self.runs.len)
     }
 
     /// True if `batch` of this window is assembled for `host`: whole windows are, of the others only the host's run. For nobody in
     /// particular, all are.
     #[must_use]
     pub fn is_for(&self, host: Option<Host>, batch: u64) -> bool {
-        host.is_none_or(|host| self.host_of(batch, host.n_hosts) == host.index)
+        host.is_none_or(|host| self.host_of(batch, host.n_hosts) == Some(host.index) || self.is_in_run(host, batch))
     }
 
     /// The window that follows in `host`'s list of the pass; `None` at its end.
@@ -187,6 +198,8 @@ impl Place {
         let (first, end) = (run_start / self.window_batches, (run_start + self.runs.len).div_ceil(self.window_batches));
         let next = match self.window + host.n_hosts {
             _ if self.window >= first_of_runs => self.window + 1,
+            // Where a run goes on with the first batches of the pass, the list ends.
+            _ if self.window % host.n_hosts != host.index => return None,
             by_window if by_window < first_of_runs => return Some(by_window),
             _ => first,
         };
@@ -297,7 +310,8 @@ mod tests {
                 let first = 10 / n_hosts * n_hosts * 64;
                 let runs = Runs { first, len: (640 - first) / n_hosts };
                 let batches = window * 64..window * 64 + 64;
-                streams.opened(id, &Place { window, batches, n_windows: 10, window_batches: 64, runs })
+                let place = Place { window, batches, n_windows: 10, n_batches: 640, window_batches: 64, runs };
+                streams.opened(id, &place)
             })
             .collect()
     }
@@ -374,6 +388,56 @@ mod tests {
         assert_eq!(next, [(epoch(0), 5), (epoch(0), 8), (epoch(0), 9), (epoch(1), 2)]);
     }
 
+    /// Opens the batches of an epoch of `n_batches` in windows of `window_batches`.
+    fn run_as(
+        streams: &mut Streams,
+        (n_batches, window_batches): (u64, u64),
+        runs: Runs,
+        batches: &[u64],
+    ) -> Vec<Seen> {
+        let open = |&batch: &u64| {
+            let window = batch / window_batches;
+            let end = (window * window_batches + window_batches).min(n_batches);
+            let batches = window * window_batches..end;
+            let n_windows = n_batches.div_ceil(window_batches);
+            let id = BatchId { pass: Pass::Epoch(0), batch };
+            streams.opened(id, &Place { window, batches, n_windows, n_batches, window_batches, runs })
+        };
+        batches.iter().map(open).collect()
+    }
+
+    #[test]
+    fn a_run_that_begins_again_is_still_its_hosts() {
+        // As in the tests of `order::share`: four hosts, 18 batches in windows of 3, repeat: host 3 has 9, 10, 11, 0, 1.
+        let mut streams = Streams::new(None);
+        streams.expect_hosts(4, RankPolicy::Repeat);
+        let seen = run_as(&mut streams, (18, 3), Runs { first: 12, len: 2 }, &[9, 10, 11, 0, 1]);
+        let host = Some(Host { index: 3, n_hosts: 4 });
+        assert!(seen.iter().all(|s| s.host == host), "{seen:?}");
+        let next = [seen[0].next_window, seen[3].next_window];
+        assert_eq!(next, [Some((Pass::Epoch(1), 3)); 2], "its run has no window of its own");
+        let place = |window| Place {
+            window,
+            batches: 3 * window..3 * window + 3,
+            n_windows: 6,
+            n_batches: 18,
+            window_batches: 3,
+            runs: Runs { first: 12, len: 2 },
+        };
+        assert_eq!((0..3).map(|batch| place(0).is_for(host, batch)).collect::<Vec<_>>(), [true, true, false]);
+        assert!((9..12).all(|batch| place(3).is_for(host, batch)));
+    }
+
+    #[test]
+    fn with_more_hosts_than_batches_a_whole_epoch_is_read_as_ever() {
+        let mut streams = Streams::new(None);
+        streams.expect_hosts(64, RankPolicy::Drop);
+        let seen = run_as(&mut streams, (62, 6), Runs { first: 0, len: 0 }, &(0..13).collect::<Vec<_>>());
+        assert!(seen.iter().all(|s| s.host.is_none() && s.scope == Scope::Window));
+        // The first guess is that of a host; from the second window on the step is known.
+        assert_eq!(seen[6].next_window, Some((Pass::Epoch(0), 2)));
+    }
+
     #[test]
     fn hosts_that_read_side_by_side_are_one_stream() {
         let mut streams = Streams::new(None);
@@ -389,7 +453,8 @@ mod tests {
         for batch in 0..=ABANDONED_OPENS {
             assert!(!streams.is_abandoned(Pass::Epoch(0)));
             let runs = Runs { first: 1000, len: 0 };
-            let place = Place { window: 0, batches: 0..1000, n_windows: 1, window_batches: 1000, runs };
+            let (batches, n_batches) = (0..1000, 1000);
+            let place = Place { window: 0, batches, n_windows: 1, n_batches, window_batches: 1000, runs };
             streams.opened(BatchId { pass: Pass::Epoch(5), batch }, &place);
         }
         assert!(streams.is_abandoned(Pass::Epoch(0)));

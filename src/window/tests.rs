@@ -220,6 +220,16 @@ fn rig_with(store: FakeStore, image_bytes: u64, threads: usize, timeout: Duratio
 }
 
 fn rig_keeping(store: FakeStore, image_bytes: u64, threads: usize, timeout: Duration, keep_chunks: bool) -> Rig {
+    rig_reading(store, image_bytes, (threads, 2), timeout, keep_chunks)
+}
+
+fn rig_reading(
+    store: FakeStore,
+    image_bytes: u64,
+    (threads, io_depth): (usize, usize),
+    timeout: Duration,
+    keep_chunks: bool,
+) -> Rig {
     let n_rows = store.schema.n_rows;
     let blocks = Blocks::fixed(5, &[SourceRows { rows: 0..n_rows, first_rows: None, x_bytes: 0 }]).unwrap();
     let config = OrderConfig { n_rows, blocks, batch_size: 8, fetch_factor: 6, seed: 1, tail: Tail::Keep };
@@ -230,7 +240,8 @@ fn rig_keeping(store: FakeStore, image_bytes: u64, threads: usize, timeout: Dura
     let config = EngineConfig {
         image_bytes,
         threads,
-        io_depth: 2,
+        io_depth,
+        read_ahead: io_depth,
         timeout,
         world_size: None,
         populate_bytes: image_bytes,
@@ -448,6 +459,33 @@ fn a_panic_costs_its_batches_and_not_the_engine() {
 }
 
 #[test]
+fn no_more_reads_are_under_way_than_the_depth() {
+    for (threads, io_depth, delay_ms) in [(4, 1, 2), (8, 2, 2), (8, 2, 0)] {
+        let mut store = FakeStore::new(500, 64, false);
+        store.delay = Duration::from_millis(delay_ms);
+        let rig = rig_reading(store, 1 << 20, (threads, io_depth), Duration::from_secs(20), false);
+        read_epoch(&rig, EPOCH);
+        assert!(rig.store.reading[1].load(Ordering::Relaxed) as usize <= io_depth);
+    }
+}
+
+#[test]
+fn a_defect_while_reading_ahead_costs_its_batches_and_no_thread() {
+    let mut store = FakeStore::new(500, 64, true);
+    store.delay = Duration::from_millis(2);
+    let rig = rig_reading(store, 1 << 20, (1, 1), Duration::from_secs(20), false);
+    // Reads are known to be slow by then.
+    read_epoch(&rig, EPOCH);
+    rig.store.panic_on_read.store(true, Ordering::Relaxed);
+    for batch in 0..12 {
+        assert!(rig.engine.open_blocking(id(Pass::Epoch(7), batch)).is_err());
+    }
+    rig.engine.wait_idle();
+    rig.store.panic_on_read.store(false, Ordering::Relaxed);
+    read_epoch(&rig, Pass::Epoch(7));
+}
+
+#[test]
 fn readers_that_hold_all_memory_make_others_wait_and_then_fail_in_time() {
     let rig = rig_with(FakeStore::new(500, 64, false), 4 * 8192, 2, Duration::from_millis(300));
     let mut held = Vec::new();
@@ -524,8 +562,8 @@ fn slow_reads_are_done_ahead_and_several_at_a_time() {
     store.delay = Duration::from_millis(4);
     let rig = rig(store, 1 << 20, 1);
     read_epoch(&rig, EPOCH);
-    // One worker and two I/O threads.
-    assert!(rig.store.reading[1].load(Ordering::Relaxed) > 1, "reads were under way at one time");
+    // One worker and two I/O threads, but a depth of two.
+    assert_eq!(rig.store.reading[1].load(Ordering::Relaxed), 2, "reads were under way at one time");
     assert!(rig.engine.counters().hints > 0);
     // The last hint is of the last window: it names every byte that its rows need.
     let hinted = std::mem::take(&mut *rig.store.hinted.lock());

@@ -3,7 +3,7 @@
 //! *Workers* take the most urgent thing to do: plan a window, or read, decode and scatter a group of its chunks. A worker reads its
 //! group itself, since bytes that this core just read are in its cache. Only when reads turn out to be slow (network storage, cold
 //! disks) do *I/O threads* read groups ahead, and workers find the bytes there. Reads of both together are never more than
-//! the I/O depth at one time. A *ticker* ends waits that are too long.
+//! the I/O depth at one time (what has to be read once more comes on top). A *ticker* ends waits that are too long.
 //!
 //! No thread ever waits for memory: a job that finds none is put back and tried again when memory came back.
 
@@ -15,7 +15,7 @@ use super::assembly::Assembly;
 use super::counters::Counters;
 use super::engine::{Shared, pass_name};
 use super::plan::{ReadOrder, WindowPlan};
-use super::state::{Job, JobId, Phase, Slot, State, Urgency, Waiter, Work};
+use super::state::{Job, JobId, Phase, ReadAhead, Slot, State, Urgency, Waiter, Work};
 use super::wake::SleepMeter;
 use super::worker::{Decoder, ThreadBuffers};
 use super::{BatchError, BatchId};
@@ -38,7 +38,7 @@ impl Threads {
         for i in 0..shared.config.threads.max(1) {
             threads.spawn(format!("decode-{i}"), |shared| work(&shared))?;
         }
-        for i in 0..shared.config.io_depth {
+        for i in 0..shared.config.read_ahead {
             threads.spawn(format!("read-{i}"), |shared| read_ahead(&shared))?;
         }
         threads.spawn("ticker".into(), |shared| tick(&shared))?;
@@ -98,7 +98,10 @@ fn work(shared: &Arc<Shared>) {
                 if let Some(work) = state.take_work(shared.config.io_depth) {
                     break work;
                 }
+                let blocked = usize::from(state.is_blocked(shared.config.io_depth));
+                state.blocked += blocked;
                 shared.wake.sleep_as_worker(&mut state);
+                state.blocked -= blocked;
             }
         };
         // A defect must cost the batches it hits, not the thread.
@@ -127,7 +130,7 @@ fn read_ahead(shared: &Arc<Shared>) {
                     parking_lot::MutexGuard::unlocked(&mut state, || shared.hint(pass, window));
                     continue;
                 }
-                let room = state.reading + state.read_ahead.len() < shared.config.io_depth;
+                let room = state.reading < shared.config.io_depth && state.ahead < shared.config.read_ahead;
                 if shared.wake.reads_are_slow()
                     && room
                     && let Some(read) = state.take_read()
@@ -137,13 +140,21 @@ fn read_ahead(shared: &Arc<Shared>) {
                 shared.wake.sleep_as_reader(&mut state);
             }
         };
+        let reading = Reading { shared };
         let meter = SleepMeter::start();
-        let read = decoder.read_group(&plan, group, &mut bytes);
+        let read = std::panic::AssertUnwindSafe(|| decoder.read_group(&plan, group, &mut bytes));
+        let read = std::panic::catch_unwind(read);
         shared.wake.note_read(&meter);
+        drop(reading);
         let mut state = shared.state.lock();
-        state.reading -= 1;
+        let Ok(read) = read else {
+            state.ahead -= 1;
+            drop(state);
+            shared.abandon(job);
+            continue;
+        };
         let bytes = read.map(|()| bytes);
-        state.read_ahead.push(super::state::ReadAhead { job, plan, group, bytes });
+        state.read_ahead.push(ReadAhead { job, plan, group, bytes });
         drop(state);
         shared.wake.one_worker();
     }
@@ -186,20 +197,23 @@ fn take_late_waiters(state: &mut State, timeout: Duration) -> Vec<(BatchId, Vec<
     late
 }
 
-/// A worker's read, which ends when this is dropped. Where that makes room for another one, somebody is told.
-struct WorkerReads<'a> {
+/// A read under way, which ends when this is dropped: who waited for room is told.
+struct Reading<'a> {
     shared: &'a Shared,
 }
 
-impl Drop for WorkerReads<'_> {
+impl Drop for Reading<'_> {
     fn drop(&mut self) {
         let Shared { state, config, wake, .. } = self.shared;
         let mut state = state.lock();
         let was_full = state.reading >= config.io_depth;
         state.reading -= 1;
+        let is_awaited = state.blocked > 0;
         drop(state);
-        if was_full {
+        if is_awaited {
             wake.one_worker();
+        }
+        if was_full {
             wake.reads();
         }
     }
@@ -226,11 +240,13 @@ impl Shared {
             Work::Group { job, plan, group } => {
                 // While this thread decodes, others may read ahead.
                 self.wake.reads();
-                let reading = plan.is_read(group).then(|| WorkerReads { shared: self });
+                let reading = plan.is_read(group).then(|| Reading { shared: self });
                 let meter = SleepMeter::start();
                 let mut stored = std::mem::take(&mut buffers.stored);
                 let read = self.decoder().read_group(&plan, group, &mut stored);
-                self.wake.note_read(&meter);
+                if reading.is_some() {
+                    self.wake.note_read(&meter);
+                }
                 drop(reading);
                 self.group(job, &plan, group, read.map(|()| &*stored), buffers);
                 buffers.stored = stored;
@@ -246,10 +262,10 @@ impl Shared {
         }
     }
 
-    /// Keeps a buffer for the next read ahead, at most one for each that may be under way.
+    /// Keeps a buffer for the next read ahead, at most one for each that there may be.
     fn keep_buffer(&self, buffer: Vec<u8>) {
         let mut state = self.state.lock();
-        if state.spare.len() < self.config.io_depth {
+        if state.spare.len() < self.config.read_ahead {
             state.spare.push(buffer);
         }
     }

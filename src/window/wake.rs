@@ -32,7 +32,7 @@ pub struct Wake {
     starving: AtomicBool,
     /// Set when memory came back since a worker last looked.
     memory_back: AtomicBool,
-    /// Mean time that a read made its thread sleep.
+    /// Mean time that reading a group made its thread sleep.
     slept_ns: AtomicU64,
     /// Groups that were read.
     n_read: AtomicU64,
@@ -107,11 +107,11 @@ impl Wake {
         if is_fast { Spacing::FAST } else { Spacing::SLOW }
     }
 
-    /// Notes how long a read made its thread sleep, as a running mean over about eight reads.
+    /// Notes how long reading a group made its thread sleep, as a running mean over about sixteen groups.
     pub fn note_read(&self, read: &SleepMeter) {
         let slept = u64::try_from(read.slept().as_nanos()).unwrap_or(u64::MAX / 2);
         let old = self.slept_ns.load(Relaxed);
-        self.slept_ns.store(old - old / 8 + slept / 8, Relaxed);
+        self.slept_ns.store(old - old / 16 + slept / 16, Relaxed);
         self.n_read.fetch_add(1, Relaxed);
     }
 }

@@ -107,7 +107,7 @@ impl Decoder<'_> {
         let tasks = &plan.tasks[group.tasks.start as usize..group.tasks.end as usize];
         for task in tasks {
             if let PartRole::Records = self.store.schema().parts[task.part as usize].role {
-                self.run_of_records(plan, task, &read, buffers);
+                self.run_of_records(plan, task, &read, tasks.len() == 1, buffers);
                 self.settle(plan, task, Ok(()), finished);
                 continue;
             }
@@ -132,13 +132,14 @@ impl Decoder<'_> {
         plan: &WindowPlan,
         task: &ChunkTask,
         read: &Result<&[u8], ReadError>,
+        is_alone: bool,
         buffers: &mut ThreadBuffers,
     ) {
         let Extent::File { len, .. } = task.extent else { return };
         let from = task.at as usize;
         let stored = read.as_ref().map(|bytes| &bytes[from..from + len as usize]).map_err(ReadError::clone);
         let start = Instant::now();
-        self.records(plan, task, &stored, &mut buffers.records);
+        self.records(plan, task, &stored, is_alone, &mut buffers.records);
         let is_plain = self.store.is_plain(task.part as usize, task.chunk);
         let counters = &self.counters;
         Counters::lap(if is_plain { &counters.scatter_ns } else { &counters.decode_ns }, start);
