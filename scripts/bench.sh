@@ -114,8 +114,10 @@ measure_client() {
     local shm=${BENCH_SHM:-/dev/shm} out
     [ -d "$shm" ] && [ "$(df --output=avail -B1 "$shm" | tail -1)" -gt 4000000000 ] || return 0
     out=$(mktemp -d "$shm/shufflefs-bench-XXXXXX")
+    # shellcheck disable=SC2064 # the folder of now
+    trap "rm -rf '$out'" EXIT
     for part in dataset.json epoch-00000; do
-        "$bin" export "$file" --out "$out" --path "$part" --obs plate,drug,cell_line >/dev/null 2>&1
+        "$bin" export "$file" --out "$out" --path "$part" --obs plate,drug,cell_line >/dev/null
     done
     measure client "$python" scripts/bench/read_mount.py "$bin" "$file" --exported "$out"
     rm -r "$out"
@@ -142,6 +144,7 @@ for ((round = 1; round <= rounds; round++)); do
             [ "$variant" != zarr3 ] || measure "annbatch mixed" annbatch --chunk 64 --preload 512
             ;;
         esac
+        measure ahead "$python" scripts/bench/read_mount.py "$bin" "$file" --reader ahead
         measure load_file "$python" scripts/bench/read_mount.py "$bin" "$file" --reader load_file
         measure narrow "$python" scripts/bench/read_mount.py "$bin" "$file" -o x-dtype=uint16 -o index-dtype=uint16
         measure "" "$bin" bench "$file" --mount --json --memory 2G --obs plate,drug,cell_line

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes markdown tables of the results of a run of scripts/bench.sh.
 
-usage: table.py RESULTS.jsonl [--write FILE.md]
+usage: table.py RESULTS.jsonl... [--write FILE.md]      several: of different files, each with its own peers
 With --write the tables replace what stands between the two marker comments of the file.
 Each line of RESULTS has `round`, `file` and `case` beside the fields that the clients print.
 """
@@ -17,15 +17,15 @@ from statistics import median
 
 BEGIN, END = "<!-- bench.sh: begin -->", "<!-- bench.sh: end -->"
 # Who is compared, and with whom.
-OURS, PEERS = ["readinto", "load_file", "narrow"], ["scDataset best", "scDataset b=16 f=256", "annbatch best", "annbatch README", "annbatch mixed"]
+OURS, PEERS = ["readinto", "ahead", "load_file", "narrow"], ["scDataset best", "scDataset b=16 f=256", "annbatch best", "annbatch README", "annbatch mixed"]
 
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("results", type=Path)
+    p.add_argument("results", type=Path, nargs="+")
     p.add_argument("--write", type=Path)
     a = p.parse_args()
-    results = [json.loads(line) for line in a.results.read_text().splitlines()]
+    results = [json.loads(line) for path in a.results for line in path.read_text().splitlines()]
     text = "\n\n".join([machine(results), rates(results), ratios(results), cpu(results), quality(results)])
     publish(text, a.write, BEGIN, END)
 
@@ -101,7 +101,8 @@ def label(result: dict) -> str:
         return "shufflefs, `readinto` of uint16 values and indices, widened"
     if result["case"] == "client":
         return "the client alone, files on a tmpfs"
-    return {"readinto": "**shufflefs, `readinto`**", "load_file": "shufflefs, `load_file`"}.get(
+    names = {"readinto": "**shufflefs, `readinto`**", "ahead": "shufflefs, `readinto`, one ahead", "load_file": "shufflefs, `load_file`"}
+    return names.get(
         c["mode"], f"`shufflefs bench`, {c['mode']}"
     )
 
