@@ -122,24 +122,25 @@ fn read_all(engine: &Engine) -> Vec<Result<Vec<u8>, BatchError>> {
         .collect()
 }
 
+/// All of them, of a file that can be read.
+fn served(path: &PathBuf, threads: usize, image_bytes: u64) -> Vec<Vec<u8>> {
+    read_all(&engine(Arc::new(open(path)), threads, image_bytes)).into_iter().map(Result::unwrap).collect()
+}
+
 #[test]
 fn threads_and_memory_change_no_byte() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_file(&folder);
-    let all = |threads, image_bytes| -> Vec<Vec<u8>> {
-        read_all(&engine(Arc::new(open(&path)), threads, image_bytes)).into_iter().map(Result::unwrap).collect()
-    };
-    let expected = all(1, 64 << 20);
-    assert_eq!(all(3, 64 << 20), expected);
-    assert_eq!(all(2, 3 * 16384), expected, "with memory for three batches");
+    let expected = served(&path, 1, 64 << 20);
+    assert_eq!(served(&path, 3, 64 << 20), expected);
+    assert_eq!(served(&path, 2, 3 * 16384), expected, "with memory for three batches");
 }
 
 #[test]
 fn failed_reads_fail_batches_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_file(&folder);
-    let expected: Vec<Vec<u8>> =
-        read_all(&engine(Arc::new(open(&path)), 1, 64 << 20)).into_iter().map(Result::unwrap).collect();
+    let expected = served(&path, 1, 64 << 20);
     let mut failed_once = false;
     for at in (0..).step_by(7) {
         // Two in a row: the read of a run, and the first record that is read alone after it.
@@ -168,8 +169,7 @@ fn failed_reads_fail_batches_and_nothing_else() {
 fn bytes_that_cannot_be_read_cost_the_batches_that_hold_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_file(&folder);
-    let expected: Vec<Vec<u8>> =
-        read_all(&engine(Arc::new(open(&path)), 1, 64 << 20)).into_iter().map(Result::unwrap).collect();
+    let expected = served(&path, 1, 64 << 20);
     let store = open(&path);
     let order = order(&store);
     let records = store.schema().parts.iter().position(|part| part.role == PartRole::Records).unwrap();

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import queue
-import threading
 import time
 from pathlib import Path
 
@@ -20,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader, Dataset
 
-from read_mount import Server
+from read_mount import Server, one_ahead
 
 
 class Files(Dataset):
@@ -36,23 +34,9 @@ class Files(Dataset):
         return load_file(self.paths[i])
 
 
-def ahead(paths: list[str], depth: int = 2):
-    """Yields loaded files in order, read by one thread that is up to `depth` files ahead."""
-    loaded: queue.Queue = queue.Queue(depth)
-
-    def read() -> None:
-        for path in paths:
-            loaded.put(load_file(path))
-        loaded.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    while (batch := loaded.get()) is not None:
-        yield batch
-
-
 def batches(mode: str, paths: list[str]):
     if mode == "ahead":
-        return ahead(paths)
+        return one_ahead(load_file, paths)
     return DataLoader(Files(paths), batch_size=None, shuffle=False, num_workers=int(mode))
 
 

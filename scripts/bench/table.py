@@ -102,9 +102,7 @@ def label(result: dict) -> str:
     if result["case"] == "client":
         return "the client alone, files on a tmpfs"
     names = {"readinto": "**shufflefs, `readinto`**", "ahead": "shufflefs, `readinto`, one ahead", "load_file": "shufflefs, `load_file`"}
-    return names.get(
-        c["mode"], f"`shufflefs bench`, {c['mode']}"
-    )
+    return names.get(c["mode"], f"`shufflefs bench`, {c['mode']}")
 
 
 def ratios(results: list[dict]) -> str:

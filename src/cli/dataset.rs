@@ -21,14 +21,13 @@ use crate::store::fingerprint::fingerprint;
 use crate::store::{GeneMap, Schema, Store, Strings};
 use crate::window::kept::KeptChunks;
 use crate::window::sizes::Sizes;
-use crate::window::{Engine, EngineConfig};
+use crate::window::{Engine, EngineConfig, KEPT_PART};
 
 /// Windows that the default memory holds: the one that is read, the next one, and room for what readers keep open.
 const DEFAULT_WINDOWS: u64 = 4;
 
-/// Eighths of a window whose pages are made ready at the start: the first one, the one after it, and the batches that are kept when
-/// they were read.
-const POPULATED_EIGHTHS: u64 = 17;
+/// Windows whose pages are made ready at the start, besides those of batches that are kept: the first one and the one after it.
+const POPULATED_WINDOWS: u64 = 2;
 
 /// Longest list of genes: no organism has so many.
 const MAX_GENE_LIST_BYTES: u64 = 64 << 20;
@@ -164,8 +163,9 @@ impl Dataset {
             world_size: self.options.world_size,
             keep_chunks: r.kept_bytes > 0,
             populate_within,
-            populate_bytes: (window / 8)
-                .saturating_mul(POPULATED_EIGHTHS)
+            populate_bytes: window
+                .saturating_mul(POPULATED_WINDOWS)
+                .saturating_add(window / KEPT_PART)
                 .min(r.image_bytes)
                 .min(epoch.saturating_mul(2)),
         };

@@ -94,11 +94,7 @@ impl Deck {
         let n_hosts = u64::from(n_hosts.max(1));
         let round = self.window_batches * n_hosts;
         let first = self.n_full / round * round;
-        let len = match policy {
-            RankPolicy::Drop => (self.n_full - first) / n_hosts,
-            RankPolicy::Repeat => (self.n_batches - first).div_ceil(n_hosts),
-        };
-        Runs { first, len }
+        Runs { first, len: each((self.n_batches - first, self.n_full - first), n_hosts, policy) }
     }
 
     fn host_list(self, share: Share, policy: RankPolicy) -> Option<HostList> {
@@ -120,6 +116,30 @@ pub struct Runs {
     pub len: u64,
 }
 
+impl Runs {
+    /// Where the run of `host` begins. Counted on beyond the last batch, where the pass's first batches repeat.
+    #[must_use]
+    pub fn start(self, host: u64) -> u64 {
+        self.first + host * self.len
+    }
+
+    /// The place of `batch` in the run of `host`, in a pass of `n_batches`.
+    #[must_use]
+    pub fn position(self, host: u64, batch: u64, n_batches: u64) -> Option<u64> {
+        // A run is no longer than the pass, so it holds a batch once at most.
+        let start = self.start(host).checked_rem(n_batches)?;
+        Some((batch + n_batches - start) % n_batches).filter(|&i| i < self.len)
+    }
+}
+
+/// How many of the (all, full) items everyone gets.
+fn each((n_items, n_full): (u64, u64), parts: u64, policy: RankPolicy) -> u64 {
+    match policy {
+        RankPolicy::Drop => n_full / parts,
+        RankPolicy::Repeat => n_items.div_ceil(parts),
+    }
+}
+
 /// Items 0, 1, ... dealt one by one, in rounds that give everyone one item.
 #[derive(Debug, Clone, Copy)]
 struct Rounds {
@@ -130,13 +150,9 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn new((n_items, n_full): (u64, u64), (part, parts): (u32, u32), policy: RankPolicy) -> Self {
+    fn new(counts: (u64, u64), (part, parts): (u32, u32), policy: RankPolicy) -> Self {
         let (part, parts) = (u64::from(part), u64::from(parts));
-        let n_rounds = match policy {
-            RankPolicy::Drop => n_full / parts,
-            RankPolicy::Repeat => n_items.div_ceil(parts),
-        };
-        Self { n_items, part, parts, n_rounds }
+        Self { n_items: counts.0, part, parts, n_rounds: each(counts, parts, policy) }
     }
 
     /// What is dealt in round `i`, counted on beyond the last item.
@@ -185,28 +201,21 @@ impl HostList {
         self.by_window() + self.runs.len
     }
 
-    /// Where the host's run begins. Counted on beyond the last batch, where the epoch's first batches repeat.
-    fn run_start(self) -> u64 {
-        self.runs.first + self.host * self.runs.len
-    }
-
     fn batch(self, i: u64) -> u64 {
         let window_batches = self.deck.window_batches;
         match i.checked_sub(self.by_window()) {
             None => (i / window_batches * self.n_hosts + self.host) * window_batches + i % window_batches,
-            Some(i) => (self.run_start() + i) % self.deck.n_batches,
+            Some(i) => (self.runs.start(self.host) + i) % self.deck.n_batches,
         }
     }
 
     fn position(self, batch: u64) -> Option<u64> {
-        let (n_batches, window_batches) = (self.deck.n_batches, self.deck.window_batches);
+        let window_batches = self.deck.window_batches;
         let window = batch / window_batches;
         if batch < self.runs.first && window % self.n_hosts == self.host {
             return Some(window / self.n_hosts * window_batches + batch % window_batches);
         }
-        // A run is no longer than the pass, so it holds a batch once at most.
-        let i = (batch + n_batches - self.run_start() % n_batches) % n_batches;
-        (i < self.runs.len).then(|| self.by_window() + i)
+        self.runs.position(self.host, batch, self.deck.n_batches).map(|i| self.by_window() + i)
     }
 }
 

@@ -4,10 +4,11 @@
 //! slow, an I/O thread looks up which bytes that window needs and names them to the kernel, which fetches them in the
 //! background as far as it sees fit. Nothing is allocated for it, and nothing is lost if the guess is wrong or the kernel does nothing.
 
+use super::plan::Spacing;
 use crate::store::{Extent, Store};
 
-/// Runs of bytes this close together are named as one.
-const MAX_GAP_BYTES: u64 = 64 * 1024;
+/// Runs of bytes this close together are named as one: they are read as one.
+const MAX_GAP_BYTES: u64 = Spacing::SLOW.max_gap_bytes;
 
 /// Names the stored bytes of `rows` (ascending) to the kernel.
 pub fn will_need(store: &dyn Store, rows: &[u64]) {

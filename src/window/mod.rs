@@ -44,6 +44,9 @@ pub use image::Image;
 use crate::order::{Pass, RankPolicy};
 use crate::store::ReadError;
 
+/// Of batches that were read, a window divided by this is kept before their memory is used again.
+pub const KEPT_PART: u64 = 8;
+
 /// One batch of one pass over the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BatchId {

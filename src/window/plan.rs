@@ -21,6 +21,9 @@ use crate::store::{Extent, PartRole, Store};
 /// Largest coalesced read, unless one chunk alone is larger.
 const MAX_GROUP_BYTES: u64 = 1024 * 1024;
 
+/// Most reads of a group: what one thread does before it looks for something more urgent.
+const MAX_GROUP_READS: usize = 64;
+
 /// Most bytes of a run of records, unless one alone is larger: a part of a read, so that several threads have something to do.
 const MAX_RUN_BYTES: u64 = 256 * 1024;
 
@@ -39,14 +42,11 @@ pub struct PieceTask {
     pub dest: u64,
 }
 
-/// Most reads of a group: what one thread does before it looks for something more urgent.
-const MAX_GROUP_READS: u32 = 64;
-
 /// How reads are put together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spacing {
     /// Chunks this close to each other are read together: reading the gap costs less than another call.
-    max_gap_bytes: u64,
+    pub max_gap_bytes: u64,
     /// Reads of a group are together no longer than this, unless it is one read.
     max_small_bytes: u64,
 }
@@ -284,7 +284,7 @@ impl WindowPlan {
                     group.tasks.end = i + 1;
                     continue;
                 }
-                if group.reads.len() < MAX_GROUP_READS as usize && group.len.checked_add(len).is_some_and(fits) {
+                if group.reads.len() < MAX_GROUP_READS && group.len.checked_add(len).is_some_and(fits) {
                     task.at = group.len;
                     self.reads.push(ReadRange { file, address, len, at: group.len });
                     group.reads.end += 1;
@@ -416,7 +416,7 @@ mod tests {
                 assert!(task.at + len <= read.at + read.len && read.file == u32::from(address >= 1 << 40));
             }
             assert!(reads.len() == 1 || u64::from(group.len) <= spacing.max_small_bytes);
-            assert!(reads.len() <= MAX_GROUP_READS as usize);
+            assert!(reads.len() <= MAX_GROUP_READS);
         }
         plan.groups.iter().map(|g| plan.reads_of(g).iter().map(|r| (r.address, r.len)).collect()).collect()
     }

@@ -101,14 +101,12 @@ impl RecordSink for BatchRow<'_> {
 }
 
 impl Decoder<'_> {
-    /// Decodes and scatters a run of records, of which `stored` are the bytes in the file. A record that fails fails its batch. `is_alone`:
-    /// nothing else was read with them.
+    /// Decodes and scatters a run of records, of which `stored` are the bytes in the file. A record that fails fails its batch.
     pub(super) fn records(
         &self,
         plan: &WindowPlan,
         task: &ChunkTask,
         stored: &Result<&[u8], ReadError>,
-        is_alone: bool,
         buffers: &mut RecordBuffers,
     ) {
         let mut alone = Vec::new();
@@ -122,7 +120,7 @@ impl Decoder<'_> {
             let bytes = match stored {
                 Ok(stored) => Ok(&stored[piece.from as usize..(piece.from + piece.len) as usize]),
                 // What one of them spoils shall not spoil the others.
-                Err(error) if is_alone && pieces.len() == 1 => Err(error.clone()),
+                Err(error) if pieces.len() == 1 => Err(error.clone()),
                 Err(_) => self.read_alone(task, piece, &mut alone),
             };
             let offsets = plan.columns.of_batch(piece.batch);

@@ -180,8 +180,7 @@ impl Place {
 
     /// True if `batch` is in the run of `host`, which may go on with the first batches of the pass.
     fn is_in_run(&self, host: Host, batch: u64) -> bool {
-        let start = (self.runs.first + host.index * self.runs.len).checked_rem(self.n_batches);
-        start.is_some_and(|start| (batch + self.n_batches - start) % self.n_batches < self.runs.len)
+        self.runs.position(host.index, batch, self.n_batches).is_some()
     }
 
     /// True if `batch` of this window is assembled for `host`: whole windows are, of the others only the host's run. For nobody in
@@ -194,7 +193,7 @@ impl Place {
     /// The window that follows in `host`'s list of the pass; `None` at its end.
     fn window_after(&self, host: Host) -> Option<u64> {
         let first_of_runs = self.runs.first / self.window_batches;
-        let run_start = self.runs.first + host.index * self.runs.len;
+        let run_start = self.runs.start(host.index);
         let (first, end) = (run_start / self.window_batches, (run_start + self.runs.len).div_ceil(self.window_batches));
         let next = match self.window + host.n_hosts {
             _ if self.window >= first_of_runs => self.window + 1,
@@ -208,7 +207,7 @@ impl Place {
 
     /// The window that `host`'s list of a pass like this begins with.
     fn first_window(&self, host: Host) -> u64 {
-        if self.runs.first == 0 { host.index * self.runs.len / self.window_batches } else { host.index }
+        if self.runs.first == 0 { self.runs.start(host.index) / self.window_batches } else { host.index }
     }
 }
 
@@ -298,22 +297,30 @@ fn push<T>(queue: &mut VecDeque<T>, item: T, limit: usize) {
 mod tests {
     use super::*;
 
-    /// Opens `batches` of epoch 0 with 64 batches per window and 10 windows.
+    /// Opens `batches` of epoch 0 with 64 batches per window and 10 windows, of which hosts deal the last ones in runs if they do not
+    /// make whole rounds.
     fn run(streams: &mut Streams, batches: impl IntoIterator<Item = u64>) -> Vec<Seen> {
-        batches
-            .into_iter()
-            .map(|batch| {
-                let window = batch / 64;
-                let id = BatchId { pass: Pass::Epoch(0), batch };
-                // Ten windows, of which hosts deal the last ones in runs if they do not make whole rounds.
-                let n_hosts = u64::from(streams.hosts().0);
-                let first = 10 / n_hosts * n_hosts * 64;
-                let runs = Runs { first, len: (640 - first) / n_hosts };
-                let batches = window * 64..window * 64 + 64;
-                let place = Place { window, batches, n_windows: 10, n_batches: 640, window_batches: 64, runs };
-                streams.opened(id, &place)
-            })
-            .collect()
+        let n_hosts = u64::from(streams.hosts().0);
+        let first = 10 / n_hosts * n_hosts * 64;
+        run_as(streams, (640, 64), Runs { first, len: (640 - first) / n_hosts }, batches)
+    }
+
+    /// Opens `batches` of an epoch of `n_batches` in windows of `window_batches`.
+    fn run_as(
+        streams: &mut Streams,
+        (n_batches, window_batches): (u64, u64),
+        runs: Runs,
+        batches: impl IntoIterator<Item = u64>,
+    ) -> Vec<Seen> {
+        let open = |batch: u64| {
+            let window = batch / window_batches;
+            let end = (window * window_batches + window_batches).min(n_batches);
+            let batches = window * window_batches..end;
+            let n_windows = n_batches.div_ceil(window_batches);
+            let id = BatchId { pass: Pass::Epoch(0), batch };
+            streams.opened(id, &Place { window, batches, n_windows, n_batches, window_batches, runs })
+        };
+        batches.into_iter().map(open).collect()
     }
 
     #[test]
@@ -388,30 +395,12 @@ mod tests {
         assert_eq!(next, [(epoch(0), 5), (epoch(0), 8), (epoch(0), 9), (epoch(1), 2)]);
     }
 
-    /// Opens the batches of an epoch of `n_batches` in windows of `window_batches`.
-    fn run_as(
-        streams: &mut Streams,
-        (n_batches, window_batches): (u64, u64),
-        runs: Runs,
-        batches: &[u64],
-    ) -> Vec<Seen> {
-        let open = |&batch: &u64| {
-            let window = batch / window_batches;
-            let end = (window * window_batches + window_batches).min(n_batches);
-            let batches = window * window_batches..end;
-            let n_windows = n_batches.div_ceil(window_batches);
-            let id = BatchId { pass: Pass::Epoch(0), batch };
-            streams.opened(id, &Place { window, batches, n_windows, n_batches, window_batches, runs })
-        };
-        batches.iter().map(open).collect()
-    }
-
     #[test]
     fn a_run_that_begins_again_is_still_its_hosts() {
         // As in the tests of `order::share`: four hosts, 18 batches in windows of 3, repeat: host 3 has 9, 10, 11, 0, 1.
         let mut streams = Streams::new(None);
         streams.expect_hosts(4, RankPolicy::Repeat);
-        let seen = run_as(&mut streams, (18, 3), Runs { first: 12, len: 2 }, &[9, 10, 11, 0, 1]);
+        let seen = run_as(&mut streams, (18, 3), Runs { first: 12, len: 2 }, [9, 10, 11, 0, 1]);
         let host = Some(Host { index: 3, n_hosts: 4 });
         assert!(seen.iter().all(|s| s.host == host), "{seen:?}");
         let next = [seen[0].next_window, seen[3].next_window];
@@ -432,7 +421,7 @@ mod tests {
     fn with_more_hosts_than_batches_a_whole_epoch_is_read_as_ever() {
         let mut streams = Streams::new(None);
         streams.expect_hosts(64, RankPolicy::Drop);
-        let seen = run_as(&mut streams, (62, 6), Runs { first: 0, len: 0 }, &(0..13).collect::<Vec<_>>());
+        let seen = run_as(&mut streams, (62, 6), Runs { first: 0, len: 0 }, 0..13);
         assert!(seen.iter().all(|s| s.host.is_none() && s.scope == Scope::Window));
         // The first guess is that of a host; from the second window on the step is known.
         assert_eq!(seen[6].next_window, Some((Pass::Epoch(0), 2)));

@@ -18,7 +18,7 @@ use super::plan::{ReadOrder, WindowPlan};
 use super::state::{Job, JobId, Phase, ReadAhead, Slot, State, Urgency, Waiter, Work};
 use super::wake::SleepMeter;
 use super::worker::{Decoder, ThreadBuffers};
-use super::{BatchError, BatchId};
+use super::{BatchError, BatchId, KEPT_PART};
 use crate::batch::BatchShape;
 use crate::store::ReadError;
 
@@ -387,7 +387,8 @@ impl Shared {
             if let Some(region) = self.arena.alloc_used(len_bytes) {
                 return Some(region);
             }
-            let keep_bytes = self.sizes.mean_buffer_bytes().saturating_mul(u64::from(self.order.fetch_factor())) / 8;
+            let window_bytes = self.sizes.mean_buffer_bytes().saturating_mul(u64::from(self.order.fetch_factor()));
+            let keep_bytes = window_bytes / KEPT_PART;
             if self.state.lock().recycle(len_bytes, keep_bytes).is_empty() {
                 break;
             }

@@ -106,22 +106,25 @@ impl Decoder<'_> {
     ) {
         let tasks = &plan.tasks[group.tasks.start as usize..group.tasks.end as usize];
         for task in tasks {
-            if let PartRole::Records = self.store.schema().parts[task.part as usize].role {
-                self.run_of_records(plan, task, &read, tasks.len() == 1, buffers);
-                self.settle(plan, task, Ok(()), finished);
-                continue;
-            }
-            let result = match (&read, task.extent) {
-                (Ok(bytes), Extent::File { len, .. }) => {
-                    let from = task.at as usize;
-                    self.chunk(plan, task, &bytes[from..from + len as usize], buffers)
-                }
+            let mut alone = Vec::new();
+            let stored = match (&read, task.extent) {
+                (Ok(bytes), Extent::File { len, .. }) => Ok(&bytes[task.at as usize..][..len as usize]),
                 (Err(_), Extent::File { file, address, len, .. }) if tasks.len() > 1 => {
-                    let mut alone = vec![0; len as usize];
-                    self.read(file, address, &mut alone).and_then(|()| self.chunk(plan, task, &alone, buffers))
+                    alone.resize(len as usize, 0);
+                    self.read(file, address, &mut alone).map(|()| &*alone)
                 }
                 (Err(error), Extent::File { .. }) => Err(error.clone()),
-                (_, Extent::Resident) => self.chunk(plan, task, &[], buffers),
+                (_, Extent::Resident) => Ok(&[][..]),
+            };
+            let result = match self.store.schema().parts[task.part as usize].role {
+                PartRole::Records => {
+                    // A record that fails fails its batch by itself.
+                    self.run_of_records(plan, task, &stored, buffers);
+                    Ok(())
+                }
+                PartRole::Values | PartRole::Indices => {
+                    stored.and_then(|stored| self.chunk(plan, task, stored, buffers))
+                }
             };
             self.settle(plan, task, result, finished);
         }
@@ -131,15 +134,11 @@ impl Decoder<'_> {
         &self,
         plan: &WindowPlan,
         task: &ChunkTask,
-        read: &Result<&[u8], ReadError>,
-        is_alone: bool,
+        stored: &Result<&[u8], ReadError>,
         buffers: &mut ThreadBuffers,
     ) {
-        let Extent::File { len, .. } = task.extent else { return };
-        let from = task.at as usize;
-        let stored = read.as_ref().map(|bytes| &bytes[from..from + len as usize]).map_err(ReadError::clone);
         let start = Instant::now();
-        self.records(plan, task, &stored, is_alone, &mut buffers.records);
+        self.records(plan, task, stored, &mut buffers.records);
         let is_plain = self.store.is_plain(task.part as usize, task.chunk);
         let counters = &self.counters;
         Counters::lap(if is_plain { &counters.scatter_ns } else { &counters.decode_ns }, start);
