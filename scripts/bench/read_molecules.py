@@ -2,7 +2,7 @@
 """Reads molecules through one program and adds up every value that arrives. One JSON line.
 
 usage: read_molecules.py PROGRAM FILE.atp [--molecules N] [--seconds S] [--cold] [--binary SHUFFLEFS] [--block-size auto]
-  shufflefs    a mount of its own, epoch after epoch, batches of 4,096, each read into one reused buffer
+  shufflefs    a mount of its own, epoch after epoch, batches of 4,096, each read into one reused buffer at a page boundary
   flat256, flat4096   atompack's get_molecules_flat over a random order, its fastest call (RAYON_NUM_THREADS says with how many threads)
   ase          ase.db, rows in random order; the database of the first 20,000 molecules is made beside the file, once
   --molecules  stop after so many; --seconds: stop then (the peers: at the latest after all of them); --cold: evict the file before
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import mmap
 import os
 import subprocess
 import time
@@ -53,13 +54,12 @@ def read_shufflefs(a, meter_of) -> Meter:
         names = Path(f"{server.mnt}/epoch-00000/batches.txt").read_text().split()
         largest = max(os.stat(f"{server.mnt}/epoch-00000/{name}").st_size for name in names)
         # Another epoch has other batches, of about the same size.
-        buffer = memoryview(bytearray(2 * largest))
+        buffer = memoryview(mmap.mmap(-1, 2 * largest))
         meter = meter_of()
         for path in (f"{server.mnt}/epoch-{epoch:05}/{name}" for epoch in itertools.count() for name in names):
             with open(path, "rb", buffering=0) as f:
-                n = 0
-                while got := f.readinto(buffer[n:]):
-                    n += got
+                n = f.readinto(buffer)
+                assert n == os.fstat(f.fileno()).st_size
             start = 8 + int.from_bytes(buffer[:8], "little")
             header = json.loads(bytes(buffer[8:start]))
             views = {

@@ -2,7 +2,7 @@
 """Mounts a file afresh, reads all windows of epoch 0 in one process, adds up every value, unmounts. One JSON line.
 
 usage: read_mount.py SHUFFLEFS FILE.h5ad --reader readinto|ahead|load_file [--memory 2G] [--columns plate,drug,cell_line] [--cold] [--exported DIR] [-o OPTION=VALUE ...]
-  readinto   readinto() of one reused buffer, tensors as views of it
+  readinto   readinto() of one reused buffer at a page boundary, tensors as views of it
   ahead      the same, with a thread that reads the next file into a second buffer meanwhile: the reader that README.md recommends
   load_file  safetensors.numpy.load_file
   -o         another option of the mount, such as -o x-dtype=uint16; values are then widened to float32, indices to int32
@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import mmap
 import os
 import subprocess
 import tempfile
@@ -85,8 +86,9 @@ class Exported:
         return 0.0
 
 
-def readinto(buffer: bytearray):
-    view = memoryview(buffer)
+def readinto(n_bytes: int):
+    """Reads files of at most so many bytes as README.md does: into one buffer that begins at a page boundary."""
+    view = memoryview(mmap.mmap(-1, n_bytes))
 
     def load(path: str) -> dict[str, np.ndarray]:
         with open(path, "rb", buffering=0) as f:
@@ -149,10 +151,10 @@ def main() -> None:
             case "load_file":
                 batches = map(load_file, paths)
             case "readinto":
-                batches = map(readinto(bytearray(largest)), paths)
+                batches = map(readinto(largest), paths)
             case "ahead":
                 # The buffer of the batch in use, and that of the next one.
-                loads = itertools.cycle([readinto(bytearray(largest)) for _ in range(2)])
+                loads = itertools.cycle([readinto(largest) for _ in range(2)])
                 batches = one_ahead(lambda path: next(loads)(path), paths)
         columns = [f"obs.{c}.codes" for c in a.columns.split(",")]
         rows, cpu = [], server.cpu_seconds()

@@ -107,12 +107,13 @@ A plain generator with one thread ahead is the fastest way: workers of a `DataLo
 ```python
 {more}```
 
-The quickest read of all goes into one buffer that is kept:
+The quickest read of all goes into one buffer that is kept and begins at a page boundary:
 
 ```python
-buffer = np.empty(1 << 28, np.uint8)
+buffer = mmap.mmap(-1, max(os.stat(path).st_size for path in paths))
 n = open(path, "rb", buffering=0).readinto(buffer)   # loop until 0 for files above 2 GiB
-h = json.loads(bytes(buffer[8 : 8 + int(buffer[:8].view("<u8")[0])]))
+h = json.loads(buffer[8 : 8 + int.from_bytes(buffer[:8], "little")])
+x = np.frombuffer(buffer, ...)                       # a view, valid until the next read
 ```
 
 Memory that a reader keeps mapped or open counts against `--memory` of the mount: close batches that are done.

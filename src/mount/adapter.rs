@@ -3,7 +3,7 @@
 //! Every operation runs behind [`guarded`], with its reply outside: a panic becomes `EIO` and a log line, and the loop
 //! thread lives on. Loop threads never wait and never compute for long: the open of a batch carries its reply to the thread of the
 //! engine that finishes the batch, and what has to be rendered or computed goes to one helper thread. Where batches are served by
-//! [`passthrough`](super::passthrough), that module answers their opens.
+//! [`passthrough`](super::passthrough), that module answers their opens. Which CPU they answer on is [`follow`](super::follow)'s.
 //!
 //! The operations that change something are not here: the mount is read-only, so the kernel answers `EROFS` itself. `flush`,
 //! `fsync`, `access`, `getxattr`, `lseek` and `poll` answer `ENOSYS`, after which the kernel never asks again and does the
@@ -23,6 +23,7 @@ use fuser::{
 };
 
 use super::IoMode;
+use super::follow::Follow;
 use super::io_mode::{IoState, Settled};
 use super::passthrough::{self, Passthrough};
 use super::pool::{Job, Pool};
@@ -50,6 +51,7 @@ pub(super) struct Shared {
     io: Arc<IoState>,
     /// There if it was asked for.
     passthrough: Option<Arc<Passthrough>>,
+    follow: Follow,
 }
 
 impl Adapter {
@@ -60,7 +62,7 @@ impl Adapter {
         passthrough: Option<Arc<Passthrough>>,
         ended: impl FnOnce() + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let shared = Shared { tree, reporter: Reporter::default(), io, passthrough };
+        let shared = Shared { tree, reporter: Reporter::default(), io, passthrough, follow: Follow::new() };
         Ok(Self { shared: Arc::new(shared), helper: Pool::start("render", 1)?, ended: Some(Box::new(ended)) })
     }
 
@@ -221,17 +223,19 @@ impl Filesystem for Adapter {
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let computes = self.shared.tree.file(fh.0).is_ok_and(|file| file.computes());
         if !computes {
+            // Only read(2) names a lock owner: the thread waits, then. Pages for a mapping are read ahead while it goes on.
+            self.shared.follow.answer(lock_owner.map(|_| req.pid()));
             return self.shared.read(fh.0, offset, size, reply);
         }
         let shared = Arc::clone(&self.shared);

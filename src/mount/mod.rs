@@ -8,12 +8,14 @@
 
 mod adapter;
 mod daemon;
+mod follow;
 mod io_mode;
 mod log;
 mod mountinfo;
 mod passthrough;
 mod point;
 mod pool;
+mod read_ahead;
 mod session;
 mod unmount;
 

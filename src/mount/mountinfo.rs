@@ -17,6 +17,8 @@ pub(super) const SOURCE: &str = "shufflefs";
 pub(super) struct Mount {
     /// Number of this mount, unique while it exists.
     pub id: u64,
+    /// The number of its file system, as `major:minor`.
+    pub device: String,
     /// Where it is mounted.
     pub mount_point: PathBuf,
     /// Type of the file system: `fuse`, `fuse.shufflefs`, `ext4`.
@@ -49,11 +51,12 @@ fn parse(table: &[u8]) -> Vec<Mount> {
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let mount_point = PathBuf::from(unescape(fields.nth(3)?));
+    let device = String::from_utf8_lossy(fields.nth(1)?).into_owned();
+    let mount_point = PathBuf::from(unescape(fields.nth(1)?));
     // Optional tags follow, as many as there are, up to a lone hyphen.
     fields.by_ref().find(|field| *field == b"-")?;
     let mut text = || fields.next().map(|field| unescape(field).to_string_lossy().into_owned());
-    Some(Mount { id, mount_point, fs_type: text()?, source: text()? })
+    Some(Mount { id, device, mount_point, fs_type: text()?, source: text()? })
 }
 
 /// Undoes `\040` and the like.
@@ -87,7 +90,8 @@ garbage
         let mounts = parse(TABLE.as_bytes());
         assert_eq!(mounts.len(), 5);
         assert_eq!(mounts[1].mount_point, Path::new("/mnt/a b\\c"));
-        assert_eq!((mounts[1].id, mounts[1].fs_type.as_str()), (90, "fuse"));
+        let first = &mounts[1];
+        assert_eq!((first.id, first.device.as_str(), first.fs_type.as_str()), (90, "0:50", "fuse"));
         let ours: Vec<_> = mounts.iter().filter(|m| m.is_ours()).map(|m| m.id).collect();
         assert_eq!(ours, [90, 91]);
     }

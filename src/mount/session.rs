@@ -22,11 +22,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::adapter::Adapter;
 use super::daemon::Ready;
 use super::io_mode::IoState;
-use super::mountinfo;
 use super::passthrough::{self, Passthrough};
 use super::point::MountPoint;
 use super::unmount::unmount_if_top;
-use super::{Built, IoMode, MountConfig, MountError};
+use super::{Built, IoMode, MountConfig, MountError, mountinfo, read_ahead};
 use crate::view::Tree;
 
 /// What serves file systems from programs.
@@ -159,6 +158,7 @@ impl<'a> Mounted<'a> {
             // Somebody was faster and took it away again.
             return Err(MountError::Vanished { mount_point: mount_point.to_owned() });
         };
+        read_ahead::widen(&mount);
         tracing::info!("mounted at {}, batches served {}", mount_point.display(), serving.words());
         Ok(Self { mount_point, id: mount.id, session })
     }

@@ -12,7 +12,7 @@ use super::counters::{CounterValues, Counters};
 use super::errors::{ErrorLog, Failure};
 use super::kept::KeptChunks;
 use super::sizes::Sizes;
-use super::state::{Slot, State, Urgency, Waiter};
+use super::state::{Limits, Slot, State, Urgency, Waiter};
 use super::stream::{Host, Place, Scope, Streams};
 use super::threads::Threads;
 use super::wake::Wake;
@@ -84,6 +84,7 @@ impl Engine {
         let sizes = Sizes::new(Arc::clone(&store), Arc::clone(&order), Arc::clone(&encoder));
         let decodes = (0..store.schema().parts.len()).any(|part| store.filtered_bytes(part) > 0);
         let kept = config.keep_chunks.then(|| KeptChunks::new(&*store));
+        let limits = Limits { io_depth: config.io_depth, n_workers: config.threads };
         let shared = Arc::new(Shared {
             store,
             order,
@@ -96,7 +97,7 @@ impl Engine {
             kept,
             bad: BadChunks::default(),
             decodes,
-            state: Mutex::new(State::new(Streams::new(config.world_size))),
+            state: Mutex::new(State::new(Streams::new(config.world_size), limits)),
             wake: Wake::default(),
         });
         let weak = Arc::downgrade(&shared);
@@ -183,11 +184,12 @@ impl Shared {
             reply(Err(BatchError::ShuttingDown));
             return;
         }
+        // Now the pass may have all workers.
+        let mut new_work = !state.streams.is_read(id.pass);
         let seen = state.streams.opened(id, &place);
         let now = state.tick();
         let mut waiting = Some(reply);
         let mut ready = None;
-        let mut queued = false;
         match state.batches.get_mut(&id) {
             Some(Slot::Ready { image, opened, last_use }) => {
                 (*opened, *last_use) = (true, now);
@@ -197,6 +199,7 @@ impl Shared {
                 waiters.extend(waiting.take().map(|reply| Waiter { reply, since: Instant::now() }));
                 let job = *job;
                 if let Some(job) = state.job(job) {
+                    new_work |= job.urgency == Urgency::Guess;
                     job.urgency = Urgency::Demand;
                     // What is waited for comes first, should the job still wait to be planned.
                     job.wanted.sort_by_key(|&batch| batch != id.batch);
@@ -206,7 +209,7 @@ impl Shared {
                 let others = (id.batch + 1..place.batches.end).chain(place.batches.start..id.batch);
                 let rest = others.filter(|&batch| seen.scope == Scope::Window && place.is_for(seen.host, batch));
                 let wanted = std::iter::once(id.batch).chain(rest);
-                queued |= state.queue_job(id.pass, place.window, wanted, Urgency::Demand);
+                new_work |= state.queue_job(id.pass, place.window, wanted, Urgency::Demand);
                 if let Some(Slot::Loading { waiters, .. }) = state.batches.get_mut(&id) {
                     waiters.extend(waiting.take().map(|reply| Waiter { reply, since: Instant::now() }));
                 }
@@ -216,11 +219,11 @@ impl Shared {
         if let Some((pass, next)) = seen.next_window
             && self.guess(&mut state, pass, next, seen.host)
         {
-            queued = true;
+            new_work = true;
             state.hint = seen.after_next.map(|window| (pass, window));
         }
         drop(state);
-        if queued {
+        if new_work {
             self.wake.work();
         }
         if seen.began_jumping {

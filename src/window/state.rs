@@ -7,6 +7,9 @@
 //! **What may be thrown away.** Ready batches stay until their memory is needed. Consumed ones (opened and closed again) go first,
 //! oldest first. Batches that nobody opened yet go only for an open that waits, never for a guess; of those the ones
 //! farthest ahead go first. Batches that somebody has open never go.
+//!
+//! **An epoch that nobody has opened yet** leaves a worker's time to those who still read the last one: assembling its first window takes
+//! all workers but one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,6 +54,8 @@ pub struct Job {
     pub undelivered: usize,
     /// True if there was no memory for any of its batches when it was last planned.
     pub found_no_memory: bool,
+    /// Workers that process a group of it.
+    pub n_workers: usize,
 }
 
 /// What happens next with a job.
@@ -99,8 +104,18 @@ pub enum Slot {
     },
 }
 
+/// How much is done at one time.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Reads under way.
+    pub io_depth: usize,
+    /// Workers in all.
+    pub n_workers: usize,
+}
+
 /// Everything behind the engine's lock.
 pub struct State {
+    limits: Limits,
     /// Batches that are not absent.
     pub batches: HashMap<BatchId, Slot>,
     /// Jobs that are not done.
@@ -170,8 +185,9 @@ pub enum Work {
 impl State {
     /// Nothing there yet.
     #[must_use]
-    pub fn new(streams: Streams) -> Self {
+    pub fn new(streams: Streams, limits: Limits) -> Self {
         Self {
+            limits,
             batches: HashMap::new(),
             jobs: Vec::new(),
             read_ahead: Vec::new(),
@@ -215,6 +231,7 @@ impl State {
             last_progress: Instant::now(),
             undelivered,
             found_no_memory: false,
+            n_workers: 0,
         });
         true
     }
@@ -239,6 +256,7 @@ impl State {
             last_progress,
             undelivered,
             found_no_memory: true,
+            n_workers: 0,
         });
     }
 
@@ -247,16 +265,21 @@ impl State {
         self.jobs.iter_mut().find(|job| job.id == id)
     }
 
-    /// Takes the most urgent thing to do, if there is any; nothing that needs a read while `io_depth` of them are under way. A group
-    /// that has to be read counts as being read from here on.
-    pub fn take_work(&mut self, io_depth: usize) -> Option<Work> {
+    /// Takes the most urgent thing to do, if there is any; nothing that needs a read while the I/O depth is reached. A group
+    /// that has to be read counts as being read from here on, and the worker as one of its job's, until [`Self::note_group_done`].
+    pub fn take_work(&mut self) -> Option<Work> {
         // Bytes that are there first: they hold a buffer.
         if let Some(best) = (0..self.read_ahead.len()).min_by_key(|&i| self.rank_of(self.read_ahead[i].job)) {
             self.ahead -= 1;
-            return Some(Work::Ahead(self.read_ahead.swap_remove(best)));
+            let ahead = self.read_ahead.swap_remove(best);
+            if let Some(job) = self.job(ahead.job) {
+                job.n_workers += 1;
+            }
+            return Some(Work::Ahead(ahead));
         }
-        let may_read = self.reading < io_depth;
-        let jobs = self.jobs.iter_mut().filter(|job| job.has_work(may_read));
+        let may_read = self.reading < self.limits.io_depth;
+        let (streams, limits) = (&self.streams, self.limits);
+        let jobs = self.jobs.iter_mut().filter(|job| job.has_work(may_read) && job.takes_a_worker(streams, limits));
         let job = jobs.min_by_key(|job| (job.urgency, job.id))?;
         match &mut job.phase {
             Phase::Queued { .. } => {
@@ -266,6 +289,7 @@ impl State {
             Phase::Running { plan, next } => {
                 let group = *next;
                 *next += 1;
+                job.n_workers += 1;
                 self.reading += usize::from(plan.is_read(group));
                 Some(Work::Group { job: job.id, plan: Arc::clone(plan), group })
             }
@@ -273,10 +297,20 @@ impl State {
         }
     }
 
+    /// A worker is done with a group of this job.
+    pub fn note_group_done(&mut self, id: JobId) {
+        if let Some(job) = self.job(id) {
+            job.n_workers -= 1;
+            job.last_progress = Instant::now();
+        }
+    }
+
     /// True if nothing but reads that are under way keeps a worker from working.
     #[must_use]
-    pub fn is_blocked(&self, io_depth: usize) -> bool {
-        self.reading >= io_depth && self.jobs.iter().any(|job| job.has_work(true))
+    pub fn is_blocked(&self) -> bool {
+        let (streams, limits) = (&self.streams, self.limits);
+        self.reading >= limits.io_depth
+            && self.jobs.iter().any(|job| job.has_work(true) && job.takes_a_worker(streams, limits))
     }
 
     /// Takes a group for reading ahead, if there is any; it counts as being read from here on.
@@ -390,6 +424,12 @@ impl State {
 }
 
 impl Job {
+    /// False if enough workers are at it: nobody has read its epoch yet, and somebody else may need the time.
+    fn takes_a_worker(&self, streams: &Streams, limits: Limits) -> bool {
+        let is_early = self.urgency == Urgency::Guess && !streams.is_read(self.pass);
+        !is_early || self.n_workers < limits.n_workers.saturating_sub(1).max(1)
+    }
+
     fn has_work(&self, may_read: bool) -> bool {
         match &self.phase {
             Phase::Queued { starved } => !starved,

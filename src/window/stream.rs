@@ -156,6 +156,12 @@ impl Streams {
         Seen { scope, next_window, after_next, host, began_jumping: pass.jumping && !was_jumping }
     }
 
+    /// True if a batch of `pass` was ever opened.
+    #[must_use]
+    pub fn is_read(&self, pass: Pass) -> bool {
+        self.passes.contains_key(&pass)
+    }
+
     /// True if the readers of `pass` seem to have gone: others opened many batches since.
     #[must_use]
     pub fn is_abandoned(&self, pass: Pass) -> bool {

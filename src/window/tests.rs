@@ -220,13 +220,13 @@ fn rig_with(store: FakeStore, image_bytes: u64, threads: usize, timeout: Duratio
 }
 
 fn rig_keeping(store: FakeStore, image_bytes: u64, threads: usize, timeout: Duration, keep_chunks: bool) -> Rig {
-    rig_reading(store, image_bytes, (threads, 2), timeout, keep_chunks)
+    rig_reading(store, image_bytes, [threads, 2, 2], timeout, keep_chunks)
 }
 
 fn rig_reading(
     store: FakeStore,
     image_bytes: u64,
-    (threads, io_depth): (usize, usize),
+    [threads, io_depth, read_ahead]: [usize; 3],
     timeout: Duration,
     keep_chunks: bool,
 ) -> Rig {
@@ -241,7 +241,7 @@ fn rig_reading(
         image_bytes,
         threads,
         io_depth,
-        read_ahead: io_depth,
+        read_ahead,
         timeout,
         world_size: None,
         populate_bytes: image_bytes,
@@ -371,6 +371,29 @@ fn the_next_window_and_the_next_epoch_are_there_before_they_are_opened() {
 }
 
 #[test]
+fn an_epoch_that_nobody_reads_yet_leaves_a_worker_free() {
+    let mut store = FakeStore::new(200_000, 64, true);
+    store.delay = Duration::from_millis(3);
+    // Nothing is read ahead, so reads under way are workers.
+    let rig = rig_reading(store, 1 << 20, [3, 16, 0], Duration::from_secs(20), false);
+    let most = &rig.store.reading[1];
+    let last = rig.order.window_batches(EPOCH, rig.order.n_windows(EPOCH) - 1);
+    for batch in last {
+        rig.engine.open_blocking(id(EPOCH, batch)).unwrap();
+    }
+    assert_eq!(most.swap(0, Ordering::Relaxed), 3, "all workers for a reader that waits");
+    rig.engine.wait_idle();
+    assert!(most.swap(0, Ordering::Relaxed) <= 2);
+    let next = Pass::Epoch(1);
+    let opens_ready = rig.engine.counters().opens_ready;
+    rig.engine.open_blocking(id(next, 0)).unwrap();
+    assert_eq!(rig.engine.counters().opens_ready, opens_ready + 1);
+    // Now somebody does.
+    rig.engine.wait_idle();
+    assert_eq!(most.load(Ordering::Relaxed), 3);
+}
+
+#[test]
 fn a_host_assembles_its_own_share_only() {
     let rig = rig(FakeStore::new(500, 64, true), 1 << 20, 2);
     rig.engine.expect_hosts(3, RankPolicy::Drop);
@@ -463,7 +486,7 @@ fn no_more_reads_are_under_way_than_the_depth() {
     for (threads, io_depth, delay_ms) in [(4, 1, 2), (8, 2, 2), (8, 2, 0)] {
         let mut store = FakeStore::new(500, 64, false);
         store.delay = Duration::from_millis(delay_ms);
-        let rig = rig_reading(store, 1 << 20, (threads, io_depth), Duration::from_secs(20), false);
+        let rig = rig_reading(store, 1 << 20, [threads, io_depth, io_depth], Duration::from_secs(20), false);
         read_epoch(&rig, EPOCH);
         assert!(rig.store.reading[1].load(Ordering::Relaxed) as usize <= io_depth);
     }
@@ -473,7 +496,7 @@ fn no_more_reads_are_under_way_than_the_depth() {
 fn a_defect_while_reading_ahead_costs_its_batches_and_no_thread() {
     let mut store = FakeStore::new(500, 64, true);
     store.delay = Duration::from_millis(2);
-    let rig = rig_reading(store, 1 << 20, (1, 1), Duration::from_secs(20), false);
+    let rig = rig_reading(store, 1 << 20, [1, 1, 1], Duration::from_secs(20), false);
     // Reads are known to be slow by then.
     read_epoch(&rig, EPOCH);
     rig.store.panic_on_read.store(true, Ordering::Relaxed);

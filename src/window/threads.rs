@@ -95,10 +95,10 @@ fn work(shared: &Arc<Shared>) {
                     return;
                 }
                 shared.wake.look_for_memory(&mut state);
-                if let Some(work) = state.take_work(shared.config.io_depth) {
+                if let Some(work) = state.take_work() {
                     break work;
                 }
-                let blocked = usize::from(state.is_blocked(shared.config.io_depth));
+                let blocked = usize::from(state.is_blocked());
                 state.blocked += blocked;
                 shared.wake.sleep_as_worker(&mut state);
                 state.blocked -= blocked;
@@ -278,11 +278,10 @@ impl Shared {
         bytes: Result<&[u8], ReadError>,
         buffers: &mut ThreadBuffers,
     ) {
-        let Some(group) = plan.groups.get(group) else { return };
-        self.decoder().run(plan, group, bytes, buffers, &mut |batch| self.deliver(batch));
-        if let Some(job) = self.state.lock().job(job) {
-            job.last_progress = Instant::now();
+        if let Some(group) = plan.groups.get(group) {
+            self.decoder().run(plan, group, bytes, buffers, &mut |batch| self.deliver(batch));
         }
+        self.state.lock().note_group_done(job);
     }
 
     /// Plans a job: gives memory to as many of its batches as there is memory for, and queues the reads.

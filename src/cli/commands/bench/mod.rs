@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use memmap2::MmapMut;
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -188,7 +189,7 @@ impl<'a> Bench<'a> {
         let mount = PrivateMount::start(&config_toml(self.dataset, args)?)?;
         self.check_interrupted()?;
         let mut folder = Folder::default();
-        let mut buffer = Vec::new();
+        let mut buffer = MmapMut::map_anon(1 << 20)?;
         let read = |id: BatchId| {
             let path = mount.path().join(folder.path_of(&mount, id)?);
             let len = read_file(&path, &mut buffer).with_context(|| path.display().to_string())?;
@@ -255,12 +256,13 @@ impl Folder {
     }
 }
 
-/// Reads a file into the front of a buffer that grows if it must; returns its length.
-fn read_file(path: &std::path::Path, buffer: &mut Vec<u8>) -> std::io::Result<usize> {
+/// Reads a file into the front of a buffer that grows if it must; returns its length. The buffer is a mapping because it then begins at a
+/// page boundary, like the pages of the batch in the server: the kernel copies page by page, in two thirds of the time.
+fn read_file(path: &std::path::Path, buffer: &mut MmapMut) -> std::io::Result<usize> {
     let mut file = File::open(path)?;
     let len = to_usize(file.metadata()?.len());
     if buffer.len() < len {
-        buffer.resize(len, 0);
+        *buffer = MmapMut::map_anon(len)?;
     }
     file.read_exact(&mut buffer[..len])?;
     Ok(len)

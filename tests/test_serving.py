@@ -1,4 +1,4 @@
-"""The ways of serving: the same bytes in each, and what only passthrough does."""
+"""The ways of serving: the same bytes in each, what only passthrough does, and where reads are answered."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ import re
 import shutil
 import signal
 import tempfile
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import gen_stores
 import h5ad_writer
 import mounting
 from batches import Pass
 from conftest import unavailable
-from mounting import Mount, is_mounted, python_client, refusal, run, shufflefs, wait_until
+from mounting import ROOT, Mount, is_mounted, python_client, refusal, run, shufflefs, wait_until
 
 pytestmark = pytest.mark.usefixtures("fuse")
 SMALL = ["--batch-size", "64", "--fetch-factor", "4"]
+CPUS = sorted(os.sched_getaffinity(0))
 
 
 def can_pass() -> bool:
@@ -140,3 +144,77 @@ def check_refusal_without_root(source):
         code, line = p.returncode, mounting.one_line_error(p.stderr)
     assert code == 1
     assert "--io passthrough: needs root" in line and "use --io auto" in line
+
+
+def loop_cpus(pid: int) -> list[str]:
+    """The CPUs that each thread that answers the kernel may run on."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        if (task / "comm").read_text().strip() in ("fuser-0", "fuser-1"):
+            found.append((task / "status").read_text().split("Cpus_allowed_list:")[1].split()[0])
+    assert len(found) == 2
+    return found
+
+
+def read_on(cpu: int, path: Path, turns: threading.Barrier | None = None) -> threading.Thread:
+    """A thread that reads the start of a file 200 times, on one CPU; between reads it waits for the others, if there are any."""
+
+    def body() -> None:
+        os.sched_setaffinity(0, {cpu})
+        with open(path, "rb", buffering=0) as f:
+            for _ in range(200):
+                assert len(os.pread(f.fileno(), 4096, 0)) == 4096
+                if turns is not None:
+                    turns.wait()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    return thread
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="one CPU only")
+def test_loop_threads_are_where_their_only_reader_is(source):
+    everywhere = Path("/proc/self/status").read_text().split("Cpus_allowed_list:")[1].split()[0]
+    mount = Mount(source, options=["--batch-size", "1000", "--io", "direct"], foreground=True)
+    with mount as mnt:
+        epoch = Pass(mnt / "epoch-00000")
+        path = epoch.folder / epoch.batch_names[0]
+        assert path.stat().st_size >= 128 << 10, "smaller files are served through the page cache"
+        pid = mount.process.pid
+        assert loop_cpus(pid) == [everywhere] * 2
+        for cpu in CPUS[:2]:
+            read_on(cpu, path).join()
+            assert str(cpu) in loop_cpus(pid)
+        turns = threading.Barrier(2)
+        for thread in [read_on(cpu, path, turns) for cpu in CPUS[:2]]:
+            thread.join()
+        assert loop_cpus(pid) == [everywhere] * 2
+
+
+def test_the_fastest_reader_of_the_readme_reads_what_load_file_reads(source):
+    snippet = re.search(r"```python\n(# The fastest: .*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+    names: dict = {}
+    exec(snippet, names)
+    with Mount(source, options=[*SMALL, "--obs", "all"]) as mnt:
+        epoch = Pass(mnt / "epoch-00000")
+        paths = [epoch.folder / name for name in epoch.batch_names]
+        buffer = mmap.mmap(-1, max(path.stat().st_size for path in paths))
+        for path in paths[:3]:
+            want = {k: v for k, v in load_file(path).items() if not k.startswith("__")}
+            got = names["read"](path, buffer)
+            assert list(got) == list(want)
+            for name, array in want.items():
+                assert got[name].dtype == array.dtype and np.array_equal(got[name], array, equal_nan=array.dtype.kind == "f"), name
+
+
+def test_root_has_more_read_ahead(source):
+    """For readers that map batches, in this mount only."""
+    settings = Path("/sys/class/bdi")
+    if os.geteuid() != 0 or os.statvfs("/sys").f_flag & os.ST_RDONLY:
+        pytest.skip("this user may not change it")
+    before = {p: p.read_text() for p in settings.glob("*/read_ahead_kb")}
+    with Mount(source, options=SMALL) as mnt:
+        device = os.stat(mnt).st_dev
+        own = settings / f"{os.major(device)}:{os.minor(device)}/read_ahead_kb"
+        assert own not in before and own.read_text() == "4096\n"
+        assert before == {p: p.read_text() for p in before}
