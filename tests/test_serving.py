@@ -216,5 +216,5 @@ def test_root_has_more_read_ahead(source):
     with Mount(source, options=SMALL) as mnt:
         device = os.stat(mnt).st_dev
         own = settings / f"{os.major(device)}:{os.minor(device)}/read_ahead_kb"
-        assert own not in before and own.read_text() == "4096\n"
+        assert own not in before and own.read_text() == "1024\n"
         assert before == {p: p.read_text() for p in before}

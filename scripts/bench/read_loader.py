@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Reads epoch 0 of a fresh mount as training loops do: torch's DataLoader with 0, 1, 2, 4 workers, and one thread that reads ahead.
+"""Reads epoch 0 of a fresh mount as training loops do, and adds up every value in the consuming process. One JSON line per mode and round.
 
-usage: read_loader.py SHUFFLEFS FILE.h5ad [--modes 0,1,2,4,ahead] [--memory 2G] [--rounds 3]
-Every mode loads files with safetensors.torch.load_file and adds up every value in the consuming process. One JSON line per
-mode and round.
+usage: read_loader.py SHUFFLEFS FILE.h5ad [--modes 0,1,2,4,ahead,kept,kept-ahead] [--memory 2G] [--rounds 3]
+  0, 1, 2, 4   torch's DataLoader with so many workers, and safetensors.torch.load_file
+  ahead        load_file by one thread that reads ahead
+  kept         into one buffer that is kept, tensors as views of it
+  kept-ahead   the same with two buffers and a thread that reads ahead
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader, Dataset
 
-from read_mount import Server, one_ahead
+from read_mount import Server, batches_of, one_ahead
 
 
 class Files(Dataset):
@@ -37,6 +39,9 @@ class Files(Dataset):
 def batches(mode: str, paths: list[str]):
     if mode == "ahead":
         return one_ahead(load_file, paths)
+    if mode.startswith("kept"):
+        kept = batches_of("ahead" if mode == "kept-ahead" else "readinto", paths, max(os.stat(path).st_size for path in paths))
+        return ({name: torch.from_numpy(array) for name, array in batch.items()} for batch in kept)
     return DataLoader(Files(paths), batch_size=None, shuffle=False, num_workers=int(mode))
 
 
@@ -44,7 +49,7 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("binary")
     p.add_argument("file")
-    p.add_argument("--modes", default="0,1,2,4,ahead")
+    p.add_argument("--modes", default="0,1,2,4,ahead,kept,kept-ahead")
     p.add_argument("--memory", default="2G")
     p.add_argument("--rounds", type=int, default=3)
     a = p.parse_args()

@@ -60,6 +60,10 @@ class Server:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def values_copied(self) -> int:
+        """Bytes of X that were put into batches."""
+        return json.loads((self.mnt / ".shufflefs/status.json").read_text())["counters"]["bytes_copied"]
+
     def peak_gb(self) -> float:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e9
@@ -81,6 +85,9 @@ class Exported:
 
     def cpu_seconds(self) -> float:
         return 0.0
+
+    def values_copied(self) -> int:
+        return 0
 
     def peak_gb(self) -> float:
         return 0.0
@@ -119,6 +126,20 @@ def one_ahead(load, paths):
             yield before.result()
 
 
+def batches_of(reader: str, paths: list[str], largest: int):
+    """The batches of all paths, none of which is larger, by one of the readers."""
+    match reader:
+        case "readinto":
+            return map(readinto(largest), paths)
+        case "ahead":
+            # The buffer of the batch in use, and that of the next one.
+            loads = itertools.cycle([readinto(largest) for _ in range(2)])
+            return one_ahead(lambda path: next(loads)(path), paths)
+    from safetensors.numpy import load_file
+
+    return map(load_file, paths)
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("binary")
@@ -130,9 +151,6 @@ def main() -> None:
     p.add_argument("--cold", action="store_true")
     p.add_argument("--exported", type=Path)
     a = p.parse_args()
-    if a.reader == "load_file":
-        from safetensors.numpy import load_file
-
     if a.cold:
         evict(a.file)
     version = subprocess.run([a.binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
@@ -146,34 +164,31 @@ def main() -> None:
         names = Path(folder, "batches.txt").read_text().split()
         dataset = json.loads((server.mnt / "dataset.json").read_text())
         largest = max(os.stat(f"{folder}/{name}").st_size for name in names)
-        paths = (f"{folder}/{name}" for name in names)
-        match a.reader:
-            case "load_file":
-                batches = map(load_file, paths)
-            case "readinto":
-                batches = map(readinto(largest), paths)
-            case "ahead":
-                # The buffer of the batch in use, and that of the next one.
-                loads = itertools.cycle([readinto(largest) for _ in range(2)])
-                batches = one_ahead(lambda path: next(loads)(path), paths)
+        paths = [f"{folder}/{name}" for name in names]
+        batches = batches_of(a.reader, paths, largest)
         columns = [f"obs.{c}.codes" for c in a.columns.split(",")]
-        rows, cpu = [], server.cpu_seconds()
+        rows, served, cpu = [], 0, server.cpu_seconds()
         meter = Meter()
         for t in batches:
             data, indices = t["X.data"], t["X.indices"]
+            served += data.nbytes + indices.nbytes
             if data.dtype.itemsize < 4:
                 data, indices = data.astype(np.float32), indices.astype(np.int32)
             meter.add(data, indices, t[columns[0]])
             for column in columns[1:]:
                 t[column].sum()
             rows.append(np.array(t["row"]))
-        seconds, cpu_s = meter.elapsed(), meter.own_cpu() + server.cpu_seconds() - cpu
+        seconds, mount_cpu_s = meter.elapsed(), server.cpu_seconds() - cpu
+        cpu_s = meter.own_cpu() + mount_cpu_s
+        # The last window is read while the mount assembles the first one of the next epoch, which is not counted as read.
+        ahead = max(server.values_copied() / served - 1, 0)
         rows = np.sort(np.concatenate(rows))
         assert np.array_equal(rows, np.arange(dataset["n_rows"])), "not every row exactly once"
         order = dataset["order"]
         config = {
             "mode": a.reader, "batch": order["batch_size"], "fetch_factor": order["fetch_factor"],
             "blocks_per_window": order["blocks_per_window"], "memory": a.memory, "options": a.options,
+            "mount_cpu_s": round(mount_cpu_s, 3), "assembled_ahead": round(ahead, 4),
         }
         peak = own_peak_gb() + server.peak_gb()
         emit("shufflefs", version, a.file, config, meter, meter.rows, seconds, cpu_s, server.open_s, peak)

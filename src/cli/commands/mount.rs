@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
@@ -15,12 +15,16 @@ use crate::cli::sources::{Sources, is_zarr};
 use crate::cli::{molecules, readme, text};
 use crate::mount::{self, Built, IoMode, Log, LogConfig, MountConfig};
 
-/// How long a mount may take to make the pages of the first windows ready. A virtual machine that never used them needs seconds
-/// for a gigabyte, and readers would wait for that instead; elsewhere it is over in a fraction of this.
-const POPULATE_TIME: Duration = Duration::from_secs(1);
+/// When a mount answers at the latest, if only the pages of the first windows are not ready yet. A virtual machine that never used them
+/// needs seconds for a gigabyte, and readers would wait for that instead; elsewhere it is over in a fraction of this.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(1500);
+
+/// How long those pages may take if opening the dataset took longer.
+const MIN_POPULATE_TIME: Duration = Duration::from_millis(500);
 
 /// Mounts a dataset and returns when the mount answers, or, in the foreground, when it has ended.
 pub fn run(args: MountArgs) -> anyhow::Result<()> {
+    let began = Instant::now();
     let (dataset_args, options) = options_of(args.dataset.clone())?;
     let (sources, mount_point) = split_paths(&args.paths, &dataset_args.sources)?;
     let io = args.io.parse::<IoMode>().map_err(|reason| UsageError { option: "--io".into(), reason })?;
@@ -48,7 +52,8 @@ pub fn run(args: MountArgs) -> anyhow::Result<()> {
             if io == IoMode::Passthrough {
                 dataset.resources.share_with_files();
             }
-            let engine = dataset.engine(timeout, POPULATE_TIME)?;
+            let left = ANSWERS_WITHIN.saturating_sub(began.elapsed());
+            let engine = dataset.engine(timeout, left.max(MIN_POPULATE_TIME))?;
             let tree = tree_of(&dataset, &dataset_args, frame, engine)?;
             let backing_bytes = dataset.resources.backing_bytes;
             let summary = Box::new(move |io: &str| mount_summary(&dataset, &mount_point, io));
