@@ -101,7 +101,7 @@ The first batch is an unbiased sample of the dataset; the first rows of the sour
 ```python
 {snippet}```
 
-A plain generator with one thread ahead is the fastest way: workers of a `DataLoader` copy every tensor once more. If you use one:
+With `load_file`, a plain generator with one thread ahead is the fastest way: workers of a `DataLoader` copy every tensor once more. If you use one:
 `DataLoader(names, batch_size=None, shuffle=False, collate_fn=load)`.
 
 ```python
