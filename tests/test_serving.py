@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -10,6 +11,7 @@ import shutil
 import signal
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -150,26 +152,22 @@ def loop_cpus(pid: int) -> list[str]:
     """The CPUs that each thread that answers the kernel may run on."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        if (task / "comm").read_text().strip() in ("fuser-0", "fuser-1"):
-            found.append((task / "status").read_text().split("Cpus_allowed_list:")[1].split()[0])
-    assert len(found) == 2
+        # Other threads come and go.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if (task / "comm").read_text().strip() in ("fuser-0", "fuser-1"):
+                found.append((task / "status").read_text().split("Cpus_allowed_list:")[1].split()[0])
     return found
 
 
-def read_on(cpu: int, path: Path, turns: threading.Barrier | None = None) -> threading.Thread:
-    """A thread that reads the start of a file 200 times, on one CPU; between reads it waits for the others, if there are any."""
-
-    def body() -> None:
-        os.sched_setaffinity(0, {cpu})
-        with open(path, "rb", buffering=0) as f:
-            for _ in range(200):
-                assert len(os.pread(f.fileno(), 4096, 0)) == 4096
-                if turns is not None:
-                    turns.wait()
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    return thread
+def read_on(cpu: int, path: Path, end: threading.Event, turns: threading.Barrier | None = None) -> None:
+    """Reads the start of a file again and again, on one CPU; between reads it waits for the others, if there are any."""
+    os.sched_setaffinity(0, {cpu})
+    with open(path, "rb", buffering=0) as f:
+        while not end.is_set():
+            assert len(os.pread(f.fileno(), 4096, 0)) == 4096
+            if turns is not None:
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    turns.wait(20)
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="one CPU only")
@@ -181,14 +179,25 @@ def test_loop_threads_are_where_their_only_reader_is(source):
         path = epoch.folder / epoch.batch_names[0]
         assert path.stat().st_size >= 128 << 10, "smaller files are served through the page cache"
         pid = mount.process.pid
-        assert loop_cpus(pid) == [everywhere] * 2
-        for cpu in CPUS[:2]:
-            read_on(cpu, path).join()
-            assert str(cpu) in loop_cpus(pid)
-        turns = threading.Barrier(2)
-        for thread in [read_on(cpu, path, turns) for cpu in CPUS[:2]]:
-            thread.join()
-        assert loop_cpus(pid) == [everywhere] * 2
+        assert wait_until(lambda: loop_cpus(pid) == [everywhere] * 2, 20)
+        with ThreadPoolExecutor(2) as pool:
+            for cpu in CPUS[:2]:
+                end = threading.Event()
+                reader = pool.submit(read_on, cpu, path, end)
+                try:
+                    assert wait_until(lambda: str(cpu) in loop_cpus(pid), 20)
+                finally:
+                    end.set()
+                    reader.result()
+            end, turns = threading.Event(), threading.Barrier(2)
+            readers = [pool.submit(read_on, cpu, path, end, turns) for cpu in CPUS[:2]]
+            try:
+                assert wait_until(lambda: loop_cpus(pid) == [everywhere] * 2, 20)
+            finally:
+                end.set()
+                turns.abort()
+                for reader in readers:
+                    reader.result()
 
 
 def test_the_fastest_reader_of_the_readme_reads_what_load_file_reads(source):
@@ -198,7 +207,7 @@ def test_the_fastest_reader_of_the_readme_reads_what_load_file_reads(source):
     with Mount(source, options=[*SMALL, "--obs", "all"]) as mnt:
         epoch = Pass(mnt / "epoch-00000")
         paths = [epoch.folder / name for name in epoch.batch_names]
-        buffer = mmap.mmap(-1, max(path.stat().st_size for path in paths))
+        buffer = names["buffer_of"](2 * max(path.stat().st_size for path in paths))
         for path in paths[:3]:
             want = {k: v for k, v in load_file(path).items() if not k.startswith("__")}
             got = names["read"](path, buffer)
@@ -216,5 +225,7 @@ def test_root_has_more_read_ahead(source):
     with Mount(source, options=SMALL) as mnt:
         device = os.stat(mnt).st_dev
         own = settings / f"{os.major(device)}:{os.minor(device)}/read_ahead_kb"
+        if not os.access(own, os.W_OK):
+            pytest.skip("this root may not change it")
         assert own not in before and own.read_text() == "1024\n"
-        assert before == {p: p.read_text() for p in before}
+        assert all(p.read_text() == text for p, text in before.items() if p.exists())

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from read_mount import Server
+from read_mount import Server, private_memory
 
 
 def add_up(data) -> int:
@@ -28,7 +28,7 @@ def add_up(data) -> int:
 
 
 def by_pread(paths: list[str], until: float) -> int:
-    done, buffer = 0, mmap.mmap(-1, max(os.stat(p).st_size for p in paths))
+    done, buffer = 0, private_memory(max(os.stat(p).st_size for p in paths))
     view = memoryview(buffer)
     while True:
         for path in paths:
@@ -79,7 +79,7 @@ def threads_on_one_file(path: str, n: int, seconds: float) -> float:
         size, until, done = os.fstat(f.fileno()).st_size, time.perf_counter() + seconds, [0] * n
 
         def read(i: int) -> None:
-            buffer = mmap.mmap(-1, 1 << 20)
+            buffer = private_memory(1 << 20)
             offset = i * size // n
             while time.perf_counter() < until:
                 got = os.preadv(f.fileno(), [buffer], offset)

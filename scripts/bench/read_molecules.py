@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import mmap
 import os
 import subprocess
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from measuring import evict
-from read_mount import DTYPES, Server
+from read_mount import DTYPES, Server, private_memory
 
 DTYPES["U32"] = np.uint32
 
@@ -54,7 +53,7 @@ def read_shufflefs(a, meter_of) -> Meter:
         names = Path(f"{server.mnt}/epoch-00000/batches.txt").read_text().split()
         largest = max(os.stat(f"{server.mnt}/epoch-00000/{name}").st_size for name in names)
         # Another epoch has other batches, of about the same size.
-        buffer = memoryview(mmap.mmap(-1, 2 * largest))
+        buffer = memoryview(private_memory(2 * largest))
         meter = meter_of()
         for path in (f"{server.mnt}/epoch-{epoch:05}/{name}" for epoch in itertools.count() for name in names):
             with open(path, "rb", buffering=0) as f:

@@ -2,8 +2,8 @@
 """Mounts a file afresh, reads all windows of epoch 0 in one process, adds up every value, unmounts. One JSON line.
 
 usage: read_mount.py SHUFFLEFS FILE.h5ad --reader readinto|ahead|load_file [--memory 2G] [--columns plate,drug,cell_line] [--cold] [--exported DIR] [-o OPTION=VALUE ...]
-  readinto   readinto() of one reused buffer at a page boundary, tensors as views of it
-  ahead      the same, with a thread that reads the next file into a second buffer meanwhile: the reader that README.md recommends
+  readinto   readinto() of one reused buffer at a page boundary, tensors as views of it: the reader that README.md recommends
+  ahead      the same, with a thread that reads the next file into a second buffer meanwhile
   load_file  safetensors.numpy.load_file
   -o         another option of the mount, such as -o x-dtype=uint16; values are then widened to float32, indices to int32
   --cold     drops the file from the page cache before
@@ -93,9 +93,14 @@ class Exported:
         return 0.0
 
 
+def private_memory(n_bytes: int) -> mmap.mmap:
+    """Memory that begins at a page boundary."""
+    return mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
 def readinto(n_bytes: int):
     """Reads files of at most so many bytes as README.md does: into one buffer that begins at a page boundary."""
-    view = memoryview(mmap.mmap(-1, n_bytes))
+    view = memoryview(private_memory(n_bytes))
 
     def load(path: str) -> dict[str, np.ndarray]:
         with open(path, "rb", buffering=0) as f:
@@ -178,10 +183,10 @@ def main() -> None:
             for column in columns[1:]:
                 t[column].sum()
             rows.append(np.array(t["row"]))
-        seconds, mount_cpu_s = meter.elapsed(), server.cpu_seconds() - cpu
-        cpu_s = meter.own_cpu() + mount_cpu_s
         # The last window is read while the mount assembles the first one of the next epoch, which is not counted as read.
-        ahead = max(server.values_copied() / served - 1, 0)
+        seconds, own_cpu, copied = meter.elapsed(), meter.own_cpu(), server.values_copied()
+        mount_cpu_s = server.cpu_seconds() - cpu
+        cpu_s, ahead = own_cpu + mount_cpu_s, max(copied / served - 1, 0)
         rows = np.sort(np.concatenate(rows))
         assert np.array_equal(rows, np.arange(dataset["n_rows"])), "not every row exactly once"
         order = dataset["order"]

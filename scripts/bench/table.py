@@ -143,8 +143,8 @@ def cpu(results: list[dict]) -> str:
 def ahead_us(result: dict) -> float:
     """The share per cell read of what the mount spent on cells of the next epoch, which it assembled by the end of this one."""
     c = result["config"]
-    per_cell = 1e6 * c["mount_cpu_s"] / result["rows"]
-    return per_cell - per_cell / (1 + c["assembled_ahead"])
+    per_cell = 1e6 * c.get("mount_cpu_s", 0) / result["rows"]
+    return per_cell - per_cell / (1 + c.get("assembled_ahead", 0))
 
 
 def quality(results: list[dict]) -> str:

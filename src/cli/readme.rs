@@ -110,10 +110,11 @@ With `load_file`, a plain generator with one thread ahead is the fastest way: wo
 The quickest read of all goes into one buffer that is kept and begins at a page boundary:
 
 ```python
-buffer = mmap.mmap(-1, max(os.stat(path).st_size for path in paths))
-n = open(path, "rb", buffering=0).readinto(buffer)   # loop until 0 for files above 2 GiB
+size = 2 * max(os.stat(path).st_size for path in paths)    # enough for all epochs
+buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)   # one per process
+n = open(path, "rb", buffering=0).readinto(buffer)   # less than the file: the mount has gone (or more than 2 GiB)
 h = json.loads(buffer[8 : 8 + int.from_bytes(buffer[:8], "little")])
-x = np.frombuffer(buffer, ...)                       # a view, valid until the next read
+x = np.frombuffer(buffer, ...)                       # a view, valid until the next read: copy what has to live longer
 ```
 
 Memory that a reader keeps mapped or open counts against `--memory` of the mount: close batches that are done.

@@ -193,7 +193,8 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.shared.follow.answer_other(req.pid());
         match guarded("lookup", || self.shared.tree.lookup(Ino(parent.0), name)) {
             Ok(attr) => {
                 reply.entry_with_ttls(&ttl(&attr), &FOR_EVER, &self.shared.file_attr(&attr), Generation(0));
@@ -202,14 +203,16 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.shared.follow.answer_other(req.pid());
         match guarded("getattr", || self.shared.tree.attr(Ino(ino.0))) {
             Ok(attr) => reply.attr(&ttl(&attr), &self.shared.file_attr(&attr)),
             Err(error) => reply.error(self.shared.fail("getattr", &error)),
         }
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.shared.follow.answer_other(req.pid());
         if flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0 {
             return reply.error(self.shared.fail("open", &ViewError::ReadOnly));
         }
@@ -262,7 +265,8 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.shared.follow.answer_other(req.pid());
         let listed = guarded("readdir", || {
             self.shared.tree.list(Ino(ino.0), offset, &mut |entry| {
                 reply.add(INodeNo(entry.ino.0), entry.next_offset, file_type(entry.is_dir), entry.name)
@@ -274,7 +278,8 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        self.shared.follow.answer_other(req.pid());
         let listed = guarded("readdirplus", || {
             let mut failure = None;
             self.shared.tree.list(Ino(ino.0), offset, &mut |entry| match self.shared.tree.attr(entry.ino) {

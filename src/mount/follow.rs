@@ -11,7 +11,7 @@
 //! another thread reads, or the reader turns out not to wait for its reads (asynchronous I/O).
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -38,6 +38,8 @@ pub(super) struct Follow {
     in_a_row: AtomicU32,
     cpu: AtomicI32,
     looked_us: AtomicU64,
+    /// Set if the last look found that the reader did not wait.
+    ran: AtomicBool,
 }
 
 impl Follow {
@@ -50,6 +52,7 @@ impl Follow {
             in_a_row: AtomicU32::new(0),
             cpu: AtomicI32::new(ANY),
             looked_us: AtomicU64::new(0),
+            ran: AtomicBool::new(false),
         }
     }
 
@@ -61,10 +64,18 @@ impl Follow {
         self.bind(self.choose(tid.unwrap_or(0), now_us, waits_on));
     }
 
+    /// A loop thread is about to answer something else that the thread `tid` asks: it is free to run anywhere, unless that is the reader.
+    pub fn answer_other(&self, tid: u32) {
+        if self.reader.load(Relaxed) != tid {
+            self.bind(ANY);
+        }
+    }
+
     /// The CPU that the loop threads should be bound to; `tid` is 0 if nobody knows who reads. `waits_on`: the CPU of a thread that sleeps.
     fn choose(&self, tid: u32, now_us: u64, waits_on: impl FnOnce(u32) -> Option<i32>) -> i32 {
         if tid == 0 || self.reader.swap(tid, Relaxed) != tid {
             self.in_a_row.store(0, Relaxed);
+            self.cpu.store(ANY, Relaxed);
             return ANY;
         }
         let in_a_row = self.in_a_row.load(Relaxed);
@@ -75,7 +86,12 @@ impl Follow {
         if in_a_row == IN_A_ROW || now_us.saturating_sub(self.looked_us.load(Relaxed)) >= BELIEVED_US {
             self.in_a_row.store(IN_A_ROW + 1, Relaxed);
             self.looked_us.store(now_us, Relaxed);
-            self.cpu.store(waits_on(tid).filter(|&cpu| self.may_use(cpu)).unwrap_or(ANY), Relaxed);
+            let found = waits_on(tid).filter(|&cpu| self.may_use(cpu));
+            let ran_before = self.ran.swap(found.is_none(), Relaxed);
+            // Once is no proof: the reader may have asked, and not have gone to sleep yet.
+            if found.is_some() || ran_before {
+                self.cpu.store(found.unwrap_or(ANY), Relaxed);
+            }
         }
         self.cpu.load(Relaxed)
     }
@@ -88,16 +104,23 @@ impl Follow {
     /// Binds this thread to a CPU, or frees it.
     fn bind(&self, cpu: i32) {
         let Some(allowed) = &self.allowed else { return };
-        if BOUND_TO.replace(cpu) == cpu {
+        if BOUND_TO.get() == cpu {
             return;
         }
-        let mut one = CpuSet::new();
-        let set = match usize::try_from(cpu) {
-            Ok(number) if one.set(number).is_ok() => &one,
-            _ => allowed,
+        let mut set = CpuSet::new();
+        let this_thread = Pid::from_raw(0);
+        let bound = match usize::try_from(cpu) {
+            Ok(number) => set.set(number).and_then(|()| sched_setaffinity(this_thread, &set)),
+            // Where the CPUs of the process have changed since, all of those that there are now: the kernel leaves out the rest.
+            Err(_) => sched_setaffinity(this_thread, allowed).or_else(|_| {
+                (0..CpuSet::count()).try_for_each(|number| set.set(number))?;
+                sched_setaffinity(this_thread, &set)
+            }),
         };
-        // A refusal (a CPU that went offline) leaves the thread where it is.
-        let _ = sched_setaffinity(Pid::from_raw(0), set);
+        // A refusal (a CPU that went offline) leaves the thread where it was.
+        if bound.is_ok() {
+            BOUND_TO.set(cpu);
+        }
     }
 }
 
@@ -143,10 +166,13 @@ mod tests {
         assert_eq!(read(&follow, 7, 10, 1), 1);
         assert_eq!(read(&follow, 7, 10 + BELIEVED_US - 1, 0), 1, "believed");
         assert_eq!(read(&follow, 7, 10 + BELIEVED_US, 0), 0);
-        assert_eq!(read(&follow, 7, 10 + 2 * BELIEVED_US, 4), ANY, "a CPU that this process may not use");
-        assert_eq!(follow.choose(7, 10 + 3 * BELIEVED_US, |_| None), ANY, "it does not wait");
-        assert_eq!(read(&follow, 7, 11 + 3 * BELIEVED_US, 1), ANY, "not looked at with every read");
-        assert_eq!(read(&follow, 7, 10 + 4 * BELIEVED_US, 1), 1);
+        assert_eq!(read(&follow, 7, 10 + 2 * BELIEVED_US, 4), 0, "a CPU that this process may not use, once");
+        assert_eq!(read(&follow, 7, 11 + 2 * BELIEVED_US, 1), 0, "not looked at with every read");
+        assert_eq!(read(&follow, 7, 10 + 3 * BELIEVED_US, 1), 1);
+        let runs = |_| None;
+        assert_eq!(follow.choose(7, 10 + 4 * BELIEVED_US, runs), 1, "it may be about to wait");
+        assert_eq!(follow.choose(7, 10 + 5 * BELIEVED_US, runs), ANY, "it does not wait");
+        assert_eq!(read(&follow, 7, 10 + 6 * BELIEVED_US, 1), 1);
     }
 
     #[test]

@@ -268,8 +268,10 @@ impl State {
     /// Takes the most urgent thing to do, if there is any; nothing that needs a read while the I/O depth is reached. A group
     /// that has to be read counts as being read from here on, and the worker as one of its job's, until [`Self::note_group_done`].
     pub fn take_work(&mut self) -> Option<Work> {
+        let spared = self.spared_jobs();
         // Bytes that are there first: they hold a buffer.
-        if let Some(best) = (0..self.read_ahead.len()).min_by_key(|&i| self.rank_of(self.read_ahead[i].job)) {
+        let may_take = (0..self.read_ahead.len()).filter(|&i| !spared.contains(&self.read_ahead[i].job));
+        if let Some(best) = may_take.min_by_key(|&i| self.rank_of(self.read_ahead[i].job)) {
             self.ahead -= 1;
             let ahead = self.read_ahead.swap_remove(best);
             if let Some(job) = self.job(ahead.job) {
@@ -278,8 +280,7 @@ impl State {
             return Some(Work::Ahead(ahead));
         }
         let may_read = self.reading < self.limits.io_depth;
-        let (streams, limits) = (&self.streams, self.limits);
-        let jobs = self.jobs.iter_mut().filter(|job| job.has_work(may_read) && job.takes_a_worker(streams, limits));
+        let jobs = self.jobs.iter_mut().filter(|job| job.has_work(may_read) && !spared.contains(&job.id));
         let job = jobs.min_by_key(|job| (job.urgency, job.id))?;
         match &mut job.phase {
             Phase::Queued { .. } => {
@@ -308,9 +309,18 @@ impl State {
     /// True if nothing but reads that are under way keeps a worker from working.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        let (streams, limits) = (&self.streams, self.limits);
-        self.reading >= limits.io_depth
-            && self.jobs.iter().any(|job| job.has_work(true) && job.takes_a_worker(streams, limits))
+        let spared = self.spared_jobs();
+        self.reading >= self.limits.io_depth
+            && self.jobs.iter().any(|job| job.has_work(true) && !spared.contains(&job.id))
+    }
+
+    /// Jobs that get no more workers for now: nobody has read their epoch yet, all workers but one are at such jobs already, and
+    /// somebody else may need the last one.
+    fn spared_jobs(&self) -> Vec<JobId> {
+        let early = || self.jobs.iter().filter(|job| job.urgency == Urgency::Guess && !self.streams.is_read(job.pass));
+        let n_workers: usize = early().map(|job| job.n_workers).sum();
+        let is_enough = n_workers >= self.limits.n_workers.saturating_sub(1).max(1);
+        early().filter(|_| is_enough).map(|job| job.id).collect()
     }
 
     /// Takes a group for reading ahead, if there is any; it counts as being read from here on.
@@ -424,12 +434,6 @@ impl State {
 }
 
 impl Job {
-    /// False if enough workers are at it: nobody has read its epoch yet, and somebody else may need the time.
-    fn takes_a_worker(&self, streams: &Streams, limits: Limits) -> bool {
-        let is_early = self.urgency == Urgency::Guess && !streams.is_read(self.pass);
-        !is_early || self.n_workers < limits.n_workers.saturating_sub(1).max(1)
-    }
-
     fn has_work(&self, may_read: bool) -> bool {
         match &self.phase {
             Phase::Queued { starved } => !starved,

@@ -15,11 +15,11 @@ use crate::cli::sources::{Sources, is_zarr};
 use crate::cli::{molecules, readme, text};
 use crate::mount::{self, Built, IoMode, Log, LogConfig, MountConfig};
 
-/// When a mount answers at the latest, if only the pages of the first windows are not ready yet. A virtual machine that never used them
+/// When a mount that only waits for the pages of its first windows answers. A virtual machine that never used them
 /// needs seconds for a gigabyte, and readers would wait for that instead; elsewhere it is over in a fraction of this.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(1500);
 
-/// How long those pages may take if opening the dataset took longer.
+/// How long those pages may take at least, however long opening the dataset took.
 const MIN_POPULATE_TIME: Duration = Duration::from_millis(500);
 
 /// Mounts a dataset and returns when the mount answers, or, in the foreground, when it has ended.
