@@ -22,9 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from measuring import evict
-from read_mount import DTYPES, Server, private_memory
-
-DTYPES["U32"] = np.uint32
+from read_mount import Server, readinto
 
 ASE_MOLECULES = 20_000
 FIELDS = ("positions", "forces", "energy", "atomic_numbers")
@@ -53,18 +51,10 @@ def read_shufflefs(a, meter_of) -> Meter:
         names = Path(f"{server.mnt}/epoch-00000/batches.txt").read_text().split()
         largest = max(os.stat(f"{server.mnt}/epoch-00000/{name}").st_size for name in names)
         # Another epoch has other batches, of about the same size.
-        buffer = memoryview(private_memory(2 * largest))
+        load = readinto(2 * largest)
         meter = meter_of()
         for path in (f"{server.mnt}/epoch-{epoch:05}/{name}" for epoch in itertools.count() for name in names):
-            with open(path, "rb", buffering=0) as f:
-                n = f.readinto(buffer)
-                assert n == os.fstat(f.fileno()).st_size
-            start = 8 + int.from_bytes(buffer[:8], "little")
-            header = json.loads(bytes(buffer[8:start]))
-            views = {
-                k: np.frombuffer(buffer[start + t["data_offsets"][0] : start + t["data_offsets"][1]], DTYPES[t["dtype"]])
-                for k, t in header.items() if k[:2] != "__" and t["dtype"] in DTYPES
-            }
+            views = load(path)
             if not meter.add((views[k] for k in FIELDS if k in views), len(views["n_atoms"])):
                 break
         return meter

@@ -28,7 +28,7 @@ import numpy as np
 
 from measuring import Meter, emit, evict, own_peak_gb
 
-DTYPES = {"F32": np.float32, "F64": np.float64, "I32": np.int32, "I64": np.int64, "U16": np.uint16, "U8": np.uint8}
+DTYPES = {"F32": np.float32, "F64": np.float64, "I32": np.int32, "I64": np.int64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8}
 
 
 class Server:

@@ -279,7 +279,7 @@ impl State {
             }
             return Some(Work::Ahead(ahead));
         }
-        let may_read = self.reading < self.limits.io_depth;
+        let may_read = !self.is_full();
         let jobs = self.jobs.iter_mut().filter(|job| job.has_work(may_read) && !spared.contains(&job.id));
         let job = jobs.min_by_key(|job| (job.urgency, job.id))?;
         match &mut job.phase {
@@ -306,12 +306,17 @@ impl State {
         }
     }
 
+    /// True if as many reads are under way as there may be.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.reading >= self.limits.io_depth
+    }
+
     /// True if nothing but reads that are under way keeps a worker from working.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         let spared = self.spared_jobs();
-        self.reading >= self.limits.io_depth
-            && self.jobs.iter().any(|job| job.has_work(true) && !spared.contains(&job.id))
+        self.is_full() && self.jobs.iter().any(|job| job.has_work(true) && !spared.contains(&job.id))
     }
 
     /// Jobs that get no more workers for now: nobody has read their epoch yet, all workers but one are at such jobs already, and

@@ -130,7 +130,7 @@ fn read_ahead(shared: &Arc<Shared>) {
                     parking_lot::MutexGuard::unlocked(&mut state, || shared.hint(pass, window));
                     continue;
                 }
-                let room = state.reading < shared.config.io_depth && state.ahead < shared.config.read_ahead;
+                let room = !state.is_full() && state.ahead < shared.config.read_ahead;
                 if shared.wake.reads_are_slow()
                     && room
                     && let Some(read) = state.take_read()
@@ -204,9 +204,9 @@ struct Reading<'a> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        let Shared { state, config, wake, .. } = self.shared;
+        let Shared { state, wake, .. } = self.shared;
         let mut state = state.lock();
-        let was_full = state.reading >= config.io_depth;
+        let was_full = state.is_full();
         state.reading -= 1;
         let is_awaited = state.blocked > 0;
         drop(state);
