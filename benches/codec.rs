@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use shufflefs::codec::{Filter, Pipeline, Scratch};
+use shufflefs::codec::{Filter, Pipeline, Scratch, zstd_frame, zstd_pair};
 
 mod support;
 
@@ -54,7 +54,39 @@ fn main() {
             decode(&mut c, fields[0], &case(&fields, &chunks));
         }
     }
+    two_records(&mut c);
     c.final_summary();
+}
+
+/// Two records of 64 atoms, compressed with zstd: one after the other by the reference library, and at once.
+fn two_records(c: &mut Criterion) {
+    let mut state = 1_u64;
+    let mut record = || {
+        let mut number = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / 1_677_721.6
+        };
+        (0..384).flat_map(|_| number().to_le_bytes()).collect::<Vec<u8>>()
+    };
+    let records = [record(), record()];
+    let stored = records.each_ref().map(|record| zstd::bulk::compress(record, 3).unwrap());
+    let [first, second] = &stored;
+    let mut out = records.each_ref().map(|record| vec![0; record.len()]);
+    let [first_out, second_out] = &mut out;
+    let mut scratch = Scratch::default();
+    let mut group = c.benchmark_group("codec");
+    group.throughput(Throughput::Elements(2));
+    group.bench_function(BenchmarkId::new("zstd-records", "one by one"), |b| {
+        b.iter(|| {
+            zstd_frame(first, &mut scratch, first_out).unwrap();
+            zstd_frame(second, &mut scratch, second_out).unwrap();
+        });
+    });
+    group.bench_function(BenchmarkId::new("zstd-records", "two at once"), |b| {
+        b.iter(|| assert!(zstd_pair([first, second], &mut scratch, [&mut *first_out, &mut *second_out])));
+    });
+    group.finish();
+    assert_eq!(out, records);
 }
 
 fn decode(c: &mut Criterion, name: &str, case: &Case) {

@@ -15,7 +15,7 @@ use shufflefs::store::atompack::schema::{FileSchema, Scope, Section, Tag};
 use shufflefs::store::atompack::{AtompackStore, FieldsChoice, Serve};
 use shufflefs::store::cache::CacheConfig;
 use shufflefs::store::fault::{Fault, FaultyStore};
-use shufflefs::store::{Extent, PartRole, Store};
+use shufflefs::store::{Extent, PartRole, RecordBuffers, RecordSink, Store, StoredRecord};
 use shufflefs::window::{BatchError, BatchId, Batches as _, Engine, EngineConfig};
 
 const N: u32 = 600;
@@ -37,13 +37,18 @@ fn slot(codec: RecordCodec) -> Slot {
 
 /// A file of molecules of 0 to 6 atoms, each second one with an energy. Every seventh record has a gap behind it.
 fn write_file(folder: &tempfile::TempDir) -> PathBuf {
+    write_molecules(folder, RecordCodec::None, 0)
+}
+
+/// As [`write_file`], with so many more atoms in each molecule, and compressed.
+fn write_molecules(folder: &tempfile::TempDir, codec: RecordCodec, more_atoms: u32) -> PathBuf {
     let energy = Section::new(Scope::BuiltIn, "energy", Tag::new(0).unwrap(), 8).unwrap();
     let schema = FileSchema { positions: Some(DType::F32), sections: vec![energy] }.encode();
     let (mut body, mut index) = (Vec::new(), u64::from(N).to_le_bytes().to_vec());
     for row in 0..N {
-        let n_atoms = row % 7;
+        let n_atoms = row % 7 + more_atoms;
         let mut record = n_atoms.to_le_bytes().to_vec();
-        record.extend((0..3 * n_atoms).flat_map(|i| (row as f32 + i as f32 / 8.0).to_le_bytes()));
+        record.extend((0..3 * n_atoms).flat_map(|i| (row as f32 * 1.37 + i as f32 / 7.0).to_le_bytes()));
         record.extend((0..n_atoms).map(|i| i as u8 + 1));
         record.extend((row % 2).to_le_bytes().get(..2).unwrap());
         if row % 2 == 1 {
@@ -53,16 +58,20 @@ fn write_file(folder: &tempfile::TempDir) -> PathBuf {
             record.extend(8_u32.to_le_bytes());
             record.extend(f64::from(row).to_le_bytes());
         }
-        let size = u32::try_from(record.len()).unwrap();
+        let raw_size = u32::try_from(record.len()).unwrap();
+        if codec == RecordCodec::Zstd {
+            record = zstd::bulk::compress(&record, 3).unwrap();
+        }
+        let stored_size = u32::try_from(record.len()).unwrap();
         let offset = 8192 + body.len() as u64;
-        index.extend(IndexEntry { offset, stored_size: size, raw_size: size, n_atoms }.encode());
+        index.extend(IndexEntry { offset, stored_size, raw_size, n_atoms }.encode());
         body.extend(record);
         body.extend(vec![0xee; if row % 7 == 0 { 100_000 } else { 0 }]);
     }
     let schema_offset = 8192 + body.len() as u64;
     let schema_len = schema.len() as u64;
-    let slot = Slot { schema_offset, schema_len, index_offset: schema_offset + schema_len, ..slot(RecordCodec::None) };
-    let path = folder.path().join("a.atp");
+    let slot = Slot { schema_offset, schema_len, index_offset: schema_offset + schema_len, ..slot(codec) };
+    let path = folder.path().join(format!("{}.atp", codec.name()));
     std::fs::write(&path, [&slot.encode()[..], &slot.encode(), &body, &schema, &index].concat()).unwrap();
     path
 }
@@ -165,17 +174,76 @@ fn failed_reads_fail_batches_and_nothing_else() {
     assert!(failed_once);
 }
 
+/// A record as the engine reads it.
+fn stored(store: &AtompackStore, row: u64) -> Vec<u8> {
+    let Extent::File { file, address, len, .. } = store.extent(0, row.try_into().unwrap(), 0..0, false) else {
+        panic!("no record")
+    };
+    let mut bytes = vec![0; len as usize];
+    store.read_at(file, address, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn compressed_records_are_the_same_two_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = write_molecules(&folder, RecordCodec::None, 60);
+    let path = write_molecules(&folder, RecordCodec::Zstd, 60);
+    let store = open(&path);
+    let bytes = [1, 2].map(|row| stored(&store, row));
+    let [first, second] = [(1, &bytes[0]), (2, &bytes[1])].map(|(row, bytes)| StoredRecord { row, bytes });
+    let alone = [first, second].map(|record| positions(&store, record, None, &mut RecordBuffers::default()));
+    let buffers = &mut RecordBuffers::default();
+    assert!(positions(&store, first, Some(second), buffers) == alone[0]);
+    assert_eq!(buffers.ahead_row, Some(2), "the next one was decoded with it");
+    assert!(positions(&store, second, None, buffers) == alone[1]);
+    assert!(positions(&store, first, Some(second), buffers) == alone[0]);
+    assert!(positions(&store, first, None, buffers) == alone[0], "another one than was announced");
+    assert_eq!(buffers.ahead_row, None);
+    let expected = served(&plain, 1, 64 << 20);
+    assert!(served(&path, 2, 64 << 20).iter().zip(&expected).all(|(got, expected)| values(got) == values(expected)));
+}
+
+/// A batch without its header, which names the store.
+fn values(batch: &[u8]) -> &[u8] {
+    let (len, rest) = batch.split_first_chunk::<8>().unwrap();
+    &rest[usize::try_from(u64::from_le_bytes(*len)).unwrap()..]
+}
+
+/// The positions of a record.
+fn positions(
+    store: &AtompackStore,
+    record: StoredRecord<'_>,
+    next: Option<StoredRecord<'_>>,
+    buffers: &mut RecordBuffers,
+) -> Vec<u8> {
+    struct Positions(Vec<u8>);
+    impl RecordSink for Positions {
+        fn place(&mut self, column: usize) -> Option<&mut [u8]> {
+            (column == 0).then_some(&mut *self.0)
+        }
+    }
+    let mut sink = Positions(vec![0; 12 * store.row_len(0, record.row) as usize]);
+    store.record(record, next, buffers, &mut sink).unwrap();
+    sink.0
+}
+
 #[test]
 fn bytes_that_cannot_be_read_cost_the_batches_that_hold_them() {
     let folder = tempfile::tempdir().unwrap();
-    let path = write_file(&folder);
-    let expected = served(&path, 1, 64 << 20);
-    let store = open(&path);
+    for path in [write_file(&folder), write_molecules(&folder, RecordCodec::Zstd, 60)] {
+        damaged_bytes_cost_their_batches(&path);
+    }
+}
+
+fn damaged_bytes_cost_their_batches(path: &PathBuf) {
+    let expected = served(path, 1, 64 << 20);
+    let store = open(path);
     let order = order(&store);
     let records = store.schema().parts.iter().position(|part| part.role == PartRole::Records).unwrap();
     for row in [3, 250, N - 1] {
         let Extent::File { address, .. } = store.extent(records, row, 0..0, false) else { panic!("no record") };
-        let faulty = FaultyStore::new(Arc::new(open(&path)), 0..u64::MAX, Fault::Damaged(address + 1));
+        let faulty = FaultyStore::new(Arc::new(open(path)), 0..u64::MAX, Fault::Damaged(address + 1));
         let results = read_all(&engine(Arc::new(faulty), 2, 64 << 20));
         for ((id, result), expected) in ids().zip(results).zip(&expected) {
             let is_hit = order.batch_rows(id.pass, id.batch).contains(&u64::from(row));

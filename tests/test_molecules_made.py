@@ -14,7 +14,7 @@ import pytest
 import atompack_files as atp
 from atompack_files import Section, array, file_of, read_molecules, tensor, text
 from batches import load_dataset
-from molecule_batches import arrays_of, check_atp, check_extxyz, check_flat
+from molecule_batches import arrays_of, check_atp, check_extxyz, check_flat, check_upstream
 from mounting import Mount, one_line_error, shufflefs
 from test_molecules import FORMATS, check_folder
 
@@ -81,6 +81,30 @@ def test_heterogeneous_fields(tmp_path, batch_format, codec):
             assert next(f for f in dataset["fields"] if f["name"] == "properties.nothing")["null"]
         if batch_format == "extxyz":
             assert {e["name"] for e in dataset["left_out"]} == {"atom_properties.moving", "properties.shape"}
+
+
+@pytest.mark.parametrize("batch_format", FORMATS)
+@pytest.mark.parametrize("level", [1, 3, 19])
+def test_compressed_records_of_all_sizes(tmp_path, level, batch_format):
+    """As atompack writes them, from a few bytes, which it stores as they are, to more than a block of the compressor."""
+    import atompack
+
+    rng = np.random.default_rng(level)
+    source = tmp_path / "c.atp"
+    db = atompack.Database(str(source), compression="zstd", level=level)
+    for n_atoms, n in ((1, 9), (12, 9), (30, 30), (64, 40), (65, 41), (300, 9), (6000, 3)):
+        positions, forces = (rng.random((n, n_atoms, 3), dtype=np.float32) * scale for scale in (10, 0.1))
+        numbers = rng.choice(np.array([1, 6, 7, 8], dtype=np.uint8), (n, n_atoms))
+        # What repeats within a record and what does not.
+        db.add_arrays_batch(np.round(positions, n % 4), numbers, energy=np.arange(n) / 4, forces=forces)
+    db.flush()
+    del db
+    molecules = read_molecules(source)
+    upstream = atompack.Database.open(str(source))
+    for i, molecule in enumerate(molecules):
+        check_upstream(upstream[i], molecule, f"{i}")
+    with Mount(source, options=["--format", batch_format, "--batch-size", "16"]) as mnt:
+        check_folder(mnt / "epoch-00000", molecules, 16, batch_format, load_dataset(mnt))
 
 
 @pytest.mark.parametrize("batch_format", FORMATS)

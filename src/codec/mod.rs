@@ -268,3 +268,13 @@ pub fn zstd_frame(stored: &[u8], scratch: &mut Scratch, out: &mut [u8]) -> Resul
     let len = out.len();
     zstd::decode(stored, len, out, &mut scratch.tools).map(|_| ())
 }
+
+/// Most bytes that a frame decoded by [`zstd_pair`] has.
+pub const ZSTD_PAIR_BYTES: usize = zstd::BLOCK_BYTES;
+
+/// Decodes two zstd frames at once, each to exactly its part of `out`, in less time than one after the other. False if that cannot be done
+/// with these two, because they are of another kind, or because one is damaged: [`zstd_frame`] decodes them, or tells. `out` then holds
+/// anything.
+pub fn zstd_pair(stored: [&[u8]; 2], scratch: &mut Scratch, out: [&mut [u8]; 2]) -> bool {
+    scratch.tools.zstd_pair().decode(stored, out)
+}

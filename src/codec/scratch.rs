@@ -7,6 +7,8 @@ use std::fmt;
 
 use ::zstd::zstd_safe::DCtx;
 
+use super::zstd::pair::PairDecoder;
+
 /// Buffers and decompressors that one thread reuses from chunk to chunk.
 #[derive(Default)]
 pub struct Scratch {
@@ -25,6 +27,8 @@ pub(super) struct Tools {
     inflate: Option<flate2::Decompress>,
     /// zstd frames.
     zstd: Option<DCtx<'static>>,
+    /// Pairs of small zstd frames.
+    zstd_pair: Option<Box<PairDecoder>>,
     /// One compressed block before its shuffle is undone.
     pub(super) block: Vec<u8>,
     /// A second one, for chains of shuffles.
@@ -51,6 +55,11 @@ impl Tools {
     /// The zstd context.
     pub(super) fn zstd(&mut self) -> &mut DCtx<'static> {
         self.zstd.get_or_insert_with(DCtx::create)
+    }
+
+    /// The decoder of two small zstd frames.
+    pub(super) fn zstd_pair(&mut self) -> &mut PairDecoder {
+        self.zstd_pair.get_or_insert_default()
     }
 }
 

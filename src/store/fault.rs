@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::{
     ChunkForm, ElementId, Extent, PartId, Piece, ReadError, RecordBuffers, RecordSink, Schema, SourceBorders, Store,
+    StoredRecord,
 };
 use crate::codec::Scratch;
 use crate::num::to_u64;
@@ -100,12 +101,12 @@ macro_rules! delegate {
         }
         fn record(
             &self,
-            row: u64,
-            stored: &[u8],
+            record: StoredRecord<'_>,
+            next: Option<StoredRecord<'_>>,
             buffers: &mut RecordBuffers,
             sink: &mut dyn RecordSink,
         ) -> Result<u64, ReadError> {
-            self.inner.record(row, stored, buffers, sink)
+            self.inner.record(record, next, buffers, sink)
         }
         fn chunk_borders(&self) -> Vec<SourceBorders> {
             self.inner.chunk_borders()

@@ -43,7 +43,7 @@ pub use array::Array;
 pub use column::{Categories, Column, ColumnData, Strings};
 pub use error::{OpenError, ReadError};
 pub use genes::{GeneMap, ServedGenes};
-pub use records::{RecordBuffers, RecordColumn, RecordSchema, RecordSink};
+pub use records::{RecordBuffers, RecordColumn, RecordSchema, RecordSink, StoredRecord};
 pub use rows::RowLengths;
 
 /// Index of an element in [`Schema::elements`].
@@ -367,21 +367,23 @@ pub trait Store: Send + Sync {
         out: &mut [u8],
     ) -> Result<u64, ReadError>;
 
-    /// Decodes the record of `row`, of which `stored` are the bytes of [`Store::extent`], and hands the bytes of its columns to `sink`. Returns the
-    /// bytes that were decompressed. Only for stores with [`Schema::records`]. Bytes may go past the caches: the caller ends a run of records with a
-    /// [`Fence`](crate::codec::stream_copy::Fence).
+    /// Decodes `record` and hands the bytes of its columns to `sink`. Returns the bytes of it that were decompressed. Only for stores with
+    /// [`Schema::records`]. Bytes may go past the caches: the caller ends a run of records with a [`Fence`](crate::codec::stream_copy::Fence).
+    ///
+    /// `next` is the record that this is called with next, if there is one: a store that decodes two at once in less time than one after the other
+    /// keeps it in `buffers`. That is no promise, but whoever calls this with another record clears [`RecordBuffers::ahead_row`] first.
     ///
     /// # Errors
     /// [`ReadError::BadRow`] if the record is damaged, or contradicts what was known when the store was opened; `sink` may have taken some columns.
     fn record(
         &self,
-        row: u64,
-        stored: &[u8],
+        record: StoredRecord<'_>,
+        next: Option<StoredRecord<'_>>,
         buffers: &mut RecordBuffers,
         sink: &mut dyn RecordSink,
     ) -> Result<u64, ReadError> {
-        let _ = (stored, buffers, sink);
-        Err(self.bad_row(0, row, "rows are not stored as records".to_owned()))
+        let _ = (next, buffers, sink);
+        Err(self.bad_row(0, record.row, "rows are not stored as records".to_owned()))
     }
 
     /// Where the array that decides the block borders (X, as chosen) is cut, one entry per source in order.

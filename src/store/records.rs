@@ -75,6 +75,15 @@ pub trait RecordSink {
     fn place(&mut self, column: usize) -> Option<&mut [u8]>;
 }
 
+/// A record as it is stored.
+#[derive(Debug, Clone, Copy)]
+pub struct StoredRecord<'a> {
+    /// Its row.
+    pub row: u64,
+    /// The bytes of [`super::Store::extent`].
+    pub bytes: &'a [u8],
+}
+
 /// What one thread keeps from record to record.
 #[derive(Debug, Default)]
 pub struct RecordBuffers {
@@ -82,6 +91,10 @@ pub struct RecordBuffers {
     pub scratch: Scratch,
     /// A decoded record.
     pub decoded: Vec<u8>,
+    /// The row of a record that was decoded together with the one before, until its turn comes.
+    pub ahead_row: Option<u64>,
+    /// That record.
+    pub ahead: Vec<u8>,
     /// Which sections were seen, one bit each.
     pub seen: Vec<u64>,
 }

@@ -13,7 +13,7 @@ use super::worker::Decoder;
 use crate::codec::stream_copy::Fence;
 use crate::num::to_u64;
 use crate::store::records::RowKind;
-use crate::store::{ElementId, Extent, ReadError, RecordBuffers, RecordSink, Schema};
+use crate::store::{ElementId, Extent, ReadError, RecordBuffers, RecordSink, Schema, StoredRecord};
 
 /// Where the columns of records lie in the batches of a window, close together: every record asks for all of them.
 #[derive(Debug, Default)]
@@ -100,6 +100,12 @@ impl RecordSink for BatchRow<'_> {
     }
 }
 
+/// A record of a run, of which `stored` are the bytes.
+fn of_run<'a>(piece: &PieceTask, stored: &'a [u8]) -> StoredRecord<'a> {
+    let bytes = &stored[piece.from as usize..(piece.from + piece.len) as usize];
+    StoredRecord { row: piece.dest, bytes }
+}
+
 impl Decoder<'_> {
     /// Decodes and scatters a run of records, of which `stored` are the bytes in the file. A record that fails fails its batch.
     pub(super) fn records(
@@ -114,11 +120,12 @@ impl Decoder<'_> {
         let pieces = plan.pieces_of(task);
         // Before anybody is told that they arrived.
         let _fence = Fence::new();
-        for piece in pieces {
+        buffers.ahead_row = None;
+        for (i, piece) in pieces.iter().enumerate() {
             let batch = &*plan.batches[piece.batch as usize];
             let (row, slot) = (piece.dest, piece.slot as usize);
             let bytes = match stored {
-                Ok(stored) => Ok(&stored[piece.from as usize..(piece.from + piece.len) as usize]),
+                Ok(stored) => Ok(of_run(piece, stored).bytes),
                 // What one of them spoils shall not spoil the others.
                 Err(error) if pieces.len() == 1 => Err(error.clone()),
                 Err(_) => self.read_alone(task, piece, &mut alone),
@@ -126,7 +133,8 @@ impl Decoder<'_> {
             let offsets = plan.columns.of_batch(piece.batch);
             let first = entries(batch, 0, slot).unwrap_or((0, 0));
             let mut sink = BatchRow { batch, slot, rules: &plan.columns.rules, offsets, first };
-            match bytes.and_then(|bytes| self.store.record(row, bytes, buffers, &mut sink)) {
+            let next = pieces.get(i + 1).zip(stored.as_ref().ok()).map(|(piece, stored)| of_run(piece, stored));
+            match bytes.and_then(|bytes| self.store.record(StoredRecord { row, bytes }, next, buffers, &mut sink)) {
                 Ok(decoded) => n_decoded += decoded,
                 Err(error) => batch.fail(error.into()),
             }

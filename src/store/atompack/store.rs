@@ -21,6 +21,7 @@ use crate::store::error::{OpenError, ReadError};
 use crate::store::records::{ColumnRole, RecordBuffers, RecordSchema, RecordSink, RowKind};
 use crate::store::{
     ElementId, Extent, Part, PartId, PartRole, Piece, RowLengths, Schema, SourceBorders, SourceInfo, Store,
+    StoredRecord,
 };
 
 /// What is served of records.
@@ -385,16 +386,32 @@ impl Store for AtompackStore {
 
     fn record(
         &self,
-        row: u64,
-        stored: &[u8],
+        record: StoredRecord<'_>,
+        next: Option<StoredRecord<'_>>,
         buffers: &mut RecordBuffers,
         sink: &mut dyn RecordSink,
     ) -> Result<u64, ReadError> {
+        let StoredRecord { row, bytes: stored } = record;
         let (number, local) = self.locate(row);
         let (file, plan) = (&self.files[number], &self.plans[number]);
         let bad = |reason| self.bad_record(number, row, "record", reason);
-        let RecordBuffers { scratch, decoded, seen } = buffers;
-        let (bytes, n_decoded) = file.decode(local, stored, scratch, decoded).map_err(bad)?;
+        let RecordBuffers { scratch, decoded, ahead, ahead_row, seen } = buffers;
+        let is_there = ahead_row.take() == Some(row);
+        if is_there {
+            std::mem::swap(decoded, ahead);
+        } else if let Some(next) = next
+            && let (same_file, next_local) = self.locate(next.row)
+            && same_file == number
+            && file.decode_two([local, next_local], [stored, next.bytes], scratch, [&mut *decoded, ahead])
+        {
+            *ahead_row = Some(next.row);
+        }
+        let (bytes, n_decoded) = if is_there || ahead_row.is_some() {
+            let len = file.index.raw_size(local);
+            (decoded.get(..len as usize).unwrap_or_default(), u64::from(len))
+        } else {
+            file.decode(local, stored, scratch, decoded).map_err(bad)?
+        };
         let record = file.parse(local, bytes).map_err(bad)?;
         let scattered = match self.records {
             None => plan.scatter(&record, seen, sink),

@@ -4,6 +4,19 @@
 //! output by a context that is kept, so that no window is allocated. For a prefix the streaming decoder stops at the last
 //! needed byte; it works in blocks of 128 KiB, so it is only used where it saves one. Its window is limited to what the
 //! chunk needs; frames that ask for more are decoded as a whole.
+//!
+//! Small frames that come together are decoded two at a time by a decoder of ours, see [`pair`].
+
+mod bits;
+mod frame;
+mod fse;
+mod huffman;
+pub(super) mod pair;
+#[cfg(test)]
+mod pair_tests;
+mod sequences;
+mod table;
+mod weights;
 
 use ::zstd::zstd_safe::{self, DParameter, InBuffer, OutBuffer, ResetDirective};
 

@@ -1,0 +1,149 @@
+//! Literals: four streams of codes per frame (RFC 8878, section 3.1.1.3.1.6).
+//!
+//! A literal is looked up by the next 11 bits of its stream, and the next lookup waits for its length: some seven cycles, most of them for the
+//! first cache. Four streams in turn hide a half of that, the eight of two frames nearly all. So that eight streams stay in registers, both
+//! tables and all eight outputs are one array each, with distances that the compiler knows.
+
+use super::BLOCK_BYTES;
+use super::bits::{Backward, refilled};
+use super::frame::Parts;
+use super::table::{LOOKUP_BITS, TABLE, fill};
+use super::weights::Weights;
+use crate::num::to_usize;
+
+/// Literals that a refilled stream has bits for.
+const SYMBOLS: usize = 5;
+/// From lane to lane. Not a power of two, or all lanes would share a few lines of the first cache.
+const LANE: usize = BLOCK_BYTES / 4 + 320;
+/// Streams of two frames.
+const N_LANES: usize = 8;
+
+/// Tables and decoded literals of two frames.
+#[derive(Debug)]
+pub(super) struct Literals {
+    /// Entries of both: the length of the code below the symbol.
+    tables: Vec<u16>,
+    /// The streams of both, decoded, each in a lane of its own.
+    lanes: Vec<u8>,
+}
+
+impl Default for Literals {
+    fn default() -> Self {
+        Self { tables: vec![0; 2 * TABLE], lanes: vec![0; N_LANES * LANE] }
+    }
+}
+
+impl Literals {
+    /// Decodes the literals of two frames to the ends of `out`. `None` if a frame is damaged.
+    pub(super) fn of_two(
+        &mut self,
+        frames: [&[u8]; 2],
+        parts: &[Parts; 2],
+        weights: &mut [Weights; 2],
+        out: [&mut [u8]; 2],
+    ) -> Option<()> {
+        for (weights, table) in weights.iter_mut().zip(self.tables.chunks_exact_mut(TABLE)) {
+            fill(table.try_into().ok()?, weights)?;
+        }
+        let lengths = parts.each_ref().map(|parts| lane_lengths(parts.n_literals));
+        let mut streams = [Backward::default(); N_LANES];
+        for (lane, stream) in streams.iter_mut().enumerate() {
+            *stream = Backward::open(frames[lane / 4], parts[lane / 4].streams[lane % 4].end)?;
+        }
+        // The last lane is the shortest.
+        let n_rounds = lengths[0][3].min(lengths[1][3]) / SYMBOLS;
+        let tables: &[u16; 2 * TABLE] = self.tables.as_slice().try_into().ok()?;
+        let lanes: &mut [u8; N_LANES * LANE] = self.lanes.as_mut_slice().try_into().ok()?;
+        eight_streams(frames, tables, &mut streams, lanes, n_rounds)?;
+        for (lane, (stream, decoded)) in streams.iter_mut().zip(lanes.chunks_exact_mut(LANE)).enumerate() {
+            let (side, i) = (lane / 4, lane % 4);
+            let rest = decoded.get_mut(n_rounds * SYMBOLS..lengths[side][i])?;
+            one_stream(frames[side], tables[side * TABLE..][..TABLE].try_into().ok()?, stream, rest)?;
+            if stream.left(parts[side].streams[i].start) != Some(0) {
+                return None;
+            }
+        }
+        for ((out, lengths), lanes) in out.into_iter().zip(lengths).zip(lanes.chunks_exact(4 * LANE)) {
+            let mut rest = out;
+            for (lane, len) in lanes.chunks_exact(LANE).zip(lengths).rev() {
+                let (before, end) = rest.split_at_mut_checked(rest.len().checked_sub(len)?)?;
+                end.copy_from_slice(&lane[..len]);
+                rest = before;
+            }
+        }
+        Some(())
+    }
+}
+
+/// Literals per stream.
+fn lane_lengths(n_literals: usize) -> [usize; 4] {
+    let each = n_literals.div_ceil(4);
+    [each, each, each, n_literals - 3 * each]
+}
+
+/// Decodes `n_rounds` times [`SYMBOLS`] literals of each stream.
+#[inline(never)]
+fn eight_streams(
+    frames: [&[u8]; 2],
+    tables: &[u16; 2 * TABLE],
+    streams: &mut [Backward; N_LANES],
+    lanes: &mut [u8; N_LANES * LANE],
+    n_rounds: usize,
+) -> Option<()> {
+    // Eight variables for what every step needs, since an array would be kept in memory.
+    let [mut b0, mut b1, mut b2, mut b3, mut b4, mut b5, mut b6, mut b7] = streams.map(|stream| stream.bits);
+    let mut places = streams.map(|stream| stream.at);
+    for round in 0..n_rounds {
+        let at = round * SYMBOLS;
+        if at + SYMBOLS > LANE {
+            return None;
+        }
+        macro_rules! each {
+            ($what:ident $(, $n:expr)?) => {
+                $what!(b0, 0 $(, $n)?);
+                $what!(b1, 1 $(, $n)?);
+                $what!(b2, 2 $(, $n)?);
+                $what!(b3, 3 $(, $n)?);
+                $what!(b4, 4 $(, $n)?);
+                $what!(b5, 5 $(, $n)?);
+                $what!(b6, 6 $(, $n)?);
+                $what!(b7, 7 $(, $n)?);
+            };
+        }
+        macro_rules! refill {
+            ($bits:ident, $lane:expr) => {
+                $bits = refilled($bits, &mut places[$lane], frames[$lane / 4])?;
+            };
+        }
+        macro_rules! symbol {
+            ($bits:ident, $lane:expr, $n:expr) => {
+                let entry = tables[to_usize($bits >> (64 - LOOKUP_BITS)) + $lane / 4 * TABLE];
+                $bits = $bits.wrapping_shl(u32::from(entry));
+                lanes[at + $n + $lane * LANE] = entry.to_le_bytes()[1];
+            };
+        }
+        each!(refill);
+        each!(symbol, 0);
+        each!(symbol, 1);
+        each!(symbol, 2);
+        each!(symbol, 3);
+        each!(symbol, 4);
+    }
+    for ((stream, bits), at) in streams.iter_mut().zip([b0, b1, b2, b3, b4, b5, b6, b7]).zip(places) {
+        *stream = Backward { bits, at };
+    }
+    Some(())
+}
+
+/// Decodes the last literals of a stream.
+fn one_stream(frame: &[u8], table: &[u16; TABLE], stream: &mut Backward, out: &mut [u8]) -> Option<()> {
+    for out in out.chunks_mut(SYMBOLS) {
+        stream.refill(frame)?;
+        for out in out {
+            let entry = table[to_usize(stream.peek(LOOKUP_BITS))];
+            stream.skip(u32::from(entry));
+            *out = entry.to_le_bytes()[1];
+        }
+    }
+    Some(())
+}

@@ -1,0 +1,117 @@
+//! The code lengths of a frame's literals, as weights (RFC 8878, section 4.2.1).
+//!
+//! They are compressed with finite state entropy by two states in turn: each step waits for the table and for the bits of the step before,
+//! so that most of a core idles. Two frames step in turn for that reason.
+
+use std::ops::Range;
+
+use super::bits::Backward;
+use super::fse::Table;
+
+/// Most literals there are.
+pub(super) const N_LITERALS: usize = 256;
+/// Weights that are coded are below this.
+const N_WEIGHTS: usize = 13;
+/// Most bits that a step takes: those of the largest table.
+const STEP_BITS: usize = 6;
+/// Steps between two refills.
+const STEPS: usize = 8;
+
+/// The weights of a frame, and the table that decodes them.
+#[derive(Debug)]
+pub(super) struct Weights {
+    table: Table<64>,
+    /// One weight per literal, below 16.
+    pub(super) values: [u8; N_LITERALS],
+    /// How many of them were decoded.
+    pub(super) n: usize,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self { table: Table::default(), values: [0; N_LITERALS], n: 0 }
+    }
+}
+
+/// Where the decoding of the weights of a frame is.
+struct Steps {
+    stream: Backward,
+    /// First byte of the stream.
+    start: usize,
+    /// The state whose turn it is, and the other one.
+    states: [usize; 2],
+}
+
+impl Weights {
+    /// Decodes the weights of two frames, which lie at `places`. `None` if one of them is damaged.
+    pub(super) fn of_two(frames: [&[u8]; 2], places: [Range<usize>; 2], into: &mut [Self; 2]) -> Option<()> {
+        let [first, second] = into;
+        let [first_place, second_place] = places;
+        let mut a = first.begin(frames[0], first_place)?;
+        let mut b = second.begin(frames[1], second_place)?;
+        let mut n = 0;
+        while n + STEPS < N_LITERALS - STEPS && a.has_bits(STEPS) && b.has_bits(STEPS) {
+            a.stream.refill(frames[0])?;
+            b.stream.refill(frames[1])?;
+            let of_first = first.values.get_mut(n..n + STEPS)?;
+            let of_second = second.values.get_mut(n..n + STEPS)?;
+            for (first_pair, second_pair) in of_first.chunks_exact_mut(2).zip(of_second.chunks_exact_mut(2)) {
+                for i in [0, 1] {
+                    first_pair[i] = a.step(&first.table, i);
+                    second_pair[i] = b.step(&second.table, i);
+                }
+            }
+            n += STEPS;
+        }
+        first.end(frames[0], a, n)?;
+        second.end(frames[1], b, n)
+    }
+
+    fn begin(&mut self, frame: &[u8], place: Range<usize>) -> Option<Steps> {
+        let used = self.table.read(frame, place.clone(), N_WEIGHTS)?;
+        let start = place.start + used;
+        let mut stream = Backward::open(frame, place.end)?;
+        let mut state = || usize::try_from(stream.take(self.table.log)).ok();
+        let states = [state()?, state()?];
+        stream.left(start)?;
+        Some(Steps { stream, start, states })
+    }
+
+    /// Decodes what is left, `n` weights being there. A stream ends with the step that asks for more bits than there are; the other state still
+    /// has a weight then.
+    fn end(&mut self, frame: &[u8], mut steps: Steps, mut n: usize) -> Option<()> {
+        loop {
+            steps.stream.refill(frame)?;
+            for i in [0, 1].into_iter().cycle().take(STEPS) {
+                // One weight is not coded, and one literal has none.
+                if n + 2 >= N_LITERALS {
+                    return None;
+                }
+                self.values[n] = steps.step(&self.table, i);
+                if steps.stream.left(steps.start).is_none() {
+                    self.values[n + 1] = self.table.entry(steps.states[1 - i]).symbol;
+                    self.n = n + 2;
+                    return Some(());
+                }
+                n += 1;
+            }
+        }
+    }
+}
+
+impl Steps {
+    /// True if `n` steps need not look whether there are bits.
+    #[inline(always)]
+    fn has_bits(&self, n: usize) -> bool {
+        self.stream.left(self.start).is_some_and(|left| left >= n * STEP_BITS)
+    }
+
+    /// The weight that state `i` says, and on to its next state.
+    #[inline(always)]
+    fn step(&mut self, table: &Table<64>, i: usize) -> u8 {
+        let entry = table.entry(self.states[i]);
+        let bits = self.stream.take(u32::from(entry.n_bits));
+        self.states[i] = usize::from(entry.base) + crate::num::to_usize(bits);
+        entry.symbol
+    }
+}
