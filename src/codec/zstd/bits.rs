@@ -27,7 +27,9 @@ impl Backward {
     /// Makes at least 57 bits available. `None` if that reaches before `src`.
     #[inline(always)]
     pub(super) fn refill(&mut self, src: &[u8]) -> Option<()> {
-        self.bits = refilled(self.bits, &mut self.at, src)?;
+        let taken = self.bits.trailing_zeros();
+        self.at = self.at.wrapping_sub((taken >> 3) as usize);
+        self.bits = (load(src, self.at)? | 1) << (taken & 7);
         Some(())
     }
 
@@ -56,14 +58,6 @@ impl Backward {
     pub(super) fn left(&self, start: usize) -> Option<usize> {
         (self.at * 8 + 64 - self.bits.trailing_zeros() as usize).checked_sub(start * 8)
     }
-}
-
-/// `bits`, taken from `at` on, with the bytes before them, so that at least 57 bits are available.
-#[inline(always)]
-pub(super) fn refilled(bits: u64, at: &mut usize, src: &[u8]) -> Option<u64> {
-    let taken = bits.trailing_zeros();
-    *at = at.wrapping_sub((taken >> 3) as usize);
-    Some((load(src, *at)? | 1) << (taken & 7))
 }
 
 /// Eight bytes from `at` on.

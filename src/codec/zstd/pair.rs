@@ -5,7 +5,7 @@
 //! library takes one frame at a time, so this is one of our own, for the frames that records are ([`Parts`]), and for nothing else:
 //!
 //! * [`weights`](super::weights): the code lengths of both, in turn;
-//! * [`table`](super::table): a table of literals each;
+//! * [`table`](super::table): which literal begins with which bits, for each;
 //! * [`huffman`](super::huffman): their eight streams of literals in turn;
 //! * [`sequences`](super::sequences): repeats, of which such frames have few, one frame after the other.
 //!

@@ -5,12 +5,12 @@
 
 use super::weights::{N_LITERALS, Weights};
 
-/// Bits of a lookup, which are those of the longest code.
-pub(super) const LOOKUP_BITS: u32 = 11;
+/// Bits of the longest code.
+pub(super) const MAX_BITS: u32 = 11;
 /// Entries that are written at a time.
 const RUN: usize = 8;
-/// Entries of a table: writes of whole runs go beyond its end.
-pub(super) const TABLE: usize = (1 << LOOKUP_BITS) + RUN;
+/// Entries of the largest table: writes of whole runs go beyond its end.
+pub(super) const TABLE: usize = (1 << MAX_BITS) + RUN;
 
 /// Parts of the literals that are counted and sorted side by side: where the same weight comes again, the next count waits for the one
 /// before.
@@ -34,31 +34,67 @@ static ENTRIES: [[u16; RUN]; N_LITERALS] = {
     entries
 };
 
-/// Fills a table from weights, of which the last one is not decoded but what is left: entries are the length of a code below its literal. `None` if no code
-/// has these weights.
-#[inline(never)]
-pub(super) fn fill(table: &mut [u16; TABLE], weights: &mut Weights) -> Option<()> {
-    let Weights { values, n, .. } = weights;
-    values.get_mut(*n..)?.fill(0);
-    let (mut counters, mut counts) = count(values);
-    let total: u32 = (0..).zip(&counts[1..]).map(|(shift, &count)| u32::from(count) << shift).sum();
-    let log = u32::BITS - total.leading_zeros();
-    if total == 0 || log > LOOKUP_BITS {
-        return None;
+/// The literals of a frame in the order of their codes.
+#[derive(Debug)]
+pub(super) struct Sorted {
+    /// By weight, then by number; those without a code come last.
+    literals: [u8; N_LITERALS],
+    /// Literals of each weight.
+    counts: [u16; COUNTERS as usize],
+    /// Bits of the longest code.
+    pub(super) log: u32,
+}
+
+impl Sorted {
+    /// From weights, of which the last one is not decoded but what is left. `None` if no code has these weights.
+    pub(super) fn new(weights: &mut Weights) -> Option<Self> {
+        let Weights { values, n, .. } = weights;
+        values.get_mut(*n..)?.fill(0);
+        let (mut counters, mut counts) = count(values);
+        let total: u32 = (0..).zip(&counts[1..]).map(|(shift, &count)| u32::from(count) << shift).sum();
+        let log = u32::BITS - total.leading_zeros();
+        if total == 0 || log > MAX_BITS {
+            return None;
+        }
+        let rest = (1 << log) - total;
+        let last = u8::try_from(rest.trailing_zeros() + 1).ok()?;
+        *values.get_mut(*n)? = last;
+        let part = COUNTERS * (u8::try_from(*n).ok()? / PART);
+        counters[usize::from(part)] -= 1;
+        counters[usize::from(part + last)] += 1;
+        *counts.get_mut(usize::from(last))? += 1;
+        // There are always two codes of the longest length.
+        if !rest.is_power_of_two() || counts[1] < 2 || counts[1] % 2 == 1 {
+            return None;
+        }
+        Some(Self { literals: sort(values, counters), counts, log })
     }
-    let rest = (1 << log) - total;
-    let last = u8::try_from(rest.trailing_zeros() + 1).ok()?;
-    *values.get_mut(*n)? = last;
-    let part = COUNTERS * (u8::try_from(*n).ok()? / PART);
-    counters[usize::from(part)] -= 1;
-    counters[usize::from(part + last)] += 1;
-    *counts.get_mut(usize::from(last))? += 1;
-    // There are always two codes of the longest length.
-    if !rest.is_power_of_two() || counts[1] < 2 || counts[1] % 2 == 1 {
-        return None;
+
+    /// Writes the entries for lookups of `LOOKUP` bits: the length of a code below its literal. `None` if the codes do not fill them.
+    pub(super) fn write<const LOOKUP: u32>(&self, table: &mut [u16; TABLE]) -> Option<()> {
+        let spare = LOOKUP.checked_sub(self.log)?;
+        let (mut at, mut rest) = (0, self.literals.as_slice());
+        for (weight, &count) in (1..=self.log).zip(&self.counts[1..]) {
+            let (literals, longer) = rest.split_at_checked(usize::from(count))?;
+            rest = longer;
+            let length = [u16::try_from(self.log + 1 - weight).ok()?; RUN];
+            let n_entries = 1_usize << (spare + weight - 1);
+            for &literal in literals {
+                let mut entries = ENTRIES[usize::from(literal)];
+                entries.iter_mut().zip(length).for_each(|(entry, length)| *entry |= length);
+                if n_entries <= RUN {
+                    // What goes beyond the last entry is overwritten by the next literal.
+                    let from = at % (1 << LOOKUP);
+                    table[from..from + RUN].copy_from_slice(&entries);
+                } else {
+                    let runs = table.get_mut(at..at + n_entries)?.chunks_exact_mut(RUN);
+                    runs.for_each(|run| run.copy_from_slice(&entries));
+                }
+                at += n_entries;
+            }
+        }
+        (at == 1 << LOOKUP).then_some(())
     }
-    let sorted = sort(values, counters);
-    write(table, &sorted, &counts[1..], log)
 }
 
 /// How many literals of each part have each weight, and all of them.
@@ -102,29 +138,4 @@ fn sort(weights: &[u8; N_LITERALS], mut counters: Counters) -> [u8; N_LITERALS] 
         }
     }
     sorted
-}
-
-/// Writes the entries of literals that are sorted by weight: `counts` of weight 1, 2 and so on. The longest code has `log` bits.
-#[inline(always)]
-fn write(table: &mut [u16; TABLE], mut sorted: &[u8], counts: &[u16], log: u32) -> Option<()> {
-    let mut at = 0;
-    for (weight, &count) in (1..=log).zip(counts) {
-        let (literals, longer) = sorted.split_at_checked(usize::from(count))?;
-        sorted = longer;
-        let length = [u16::try_from(log + 1 - weight).ok()?; RUN];
-        let n_entries = 1_usize << (LOOKUP_BITS - log + weight - 1);
-        for &literal in literals {
-            let mut entries = ENTRIES[usize::from(literal)];
-            entries.iter_mut().zip(length).for_each(|(entry, length)| *entry |= length);
-            if n_entries <= RUN {
-                // What goes beyond the last entry is overwritten by the next literal.
-                let from = at % (1 << LOOKUP_BITS);
-                table[from..from + RUN].copy_from_slice(&entries);
-            } else {
-                table.get_mut(at..at + n_entries)?.chunks_exact_mut(RUN).for_each(|run| run.copy_from_slice(&entries));
-            }
-            at += n_entries;
-        }
-    }
-    (at == 1 << LOOKUP_BITS).then_some(())
 }

@@ -15,7 +15,7 @@ const N_WEIGHTS: usize = 13;
 /// Most bits that a step takes: those of the largest table.
 const STEP_BITS: usize = 6;
 /// Steps between two refills.
-const STEPS: usize = 8;
+const STEPS: usize = 4;
 
 /// The weights of a frame, and the table that decodes them.
 #[derive(Debug)]
