@@ -43,7 +43,7 @@ pub use array::Array;
 pub use column::{Categories, Column, ColumnData, Strings};
 pub use error::{OpenError, ReadError};
 pub use genes::{GeneMap, ServedGenes};
-pub use records::{RecordBuffers, RecordColumn, RecordSchema, RecordSink, StoredRecord};
+pub use records::{NextRecord, RecordBuffers, RecordColumn, RecordSchema, RecordSink, StoredRecord};
 pub use rows::RowLengths;
 
 /// Index of an element in [`Schema::elements`].
@@ -370,8 +370,8 @@ pub trait Store: Send + Sync {
     /// Decodes `record` and hands the bytes of its columns to `sink`. Returns the bytes of it that were decompressed. Only for stores with
     /// [`Schema::records`]. Bytes may go past the caches: the caller ends a run of records with a [`Fence`](crate::codec::stream_copy::Fence).
     ///
-    /// `next` is the record that this is called with next, if there is one: a store that decodes two at once in less time than one after the other
-    /// keeps it in `buffers`. That is no promise, but whoever calls this with another record clears [`RecordBuffers::ahead_row`] first.
+    /// `next` is the record that this is likely to be called with next: a store that decodes two at once in less time than one after the other keeps it in
+    /// [`RecordBuffers::next`], by its row. Who comes with records of another store, or with bytes that were read again, calls [`NextRecord::forget`] first.
     ///
     /// # Errors
     /// [`ReadError::BadRow`] if the record is damaged, or contradicts what was known when the store was opened; `sink` may have taken some columns.

@@ -84,6 +84,42 @@ pub struct StoredRecord<'a> {
     pub bytes: &'a [u8],
 }
 
+/// A record that was decoded together with the one before, until its turn comes.
+#[derive(Debug, Default)]
+pub struct NextRecord {
+    row: Option<u64>,
+    bytes: Vec<u8>,
+}
+
+impl NextRecord {
+    /// The row whose record is here.
+    #[must_use]
+    pub fn row(&self) -> Option<u64> {
+        self.row
+    }
+
+    /// Room for a record, which [`Self::keep`] says to be there.
+    pub fn room(&mut self) -> &mut Vec<u8> {
+        self.row = None;
+        &mut self.bytes
+    }
+
+    /// From now on the room holds the record of `row`.
+    pub fn keep(&mut self, row: u64) {
+        self.row = Some(row);
+    }
+
+    /// The room, if it holds the record of `row`. Either way it holds none afterwards.
+    pub fn take(&mut self, row: u64) -> Option<&[u8]> {
+        (self.row.take() == Some(row)).then_some(&*self.bytes)
+    }
+
+    /// Holds none from now on: what comes is of another store, or was read again.
+    pub fn forget(&mut self) {
+        self.row = None;
+    }
+}
+
 /// What one thread keeps from record to record.
 #[derive(Debug, Default)]
 pub struct RecordBuffers {
@@ -91,10 +127,8 @@ pub struct RecordBuffers {
     pub scratch: Scratch,
     /// A decoded record.
     pub decoded: Vec<u8>,
-    /// The row of a record that was decoded together with the one before, until its turn comes.
-    pub ahead_row: Option<u64>,
-    /// That record.
-    pub ahead: Vec<u8>,
+    /// The record after it, if both were decoded at once.
+    pub next: NextRecord,
     /// Which sections were seen, one bit each.
     pub seen: Vec<u64>,
 }

@@ -120,21 +120,24 @@ impl Decoder<'_> {
         let pieces = plan.pieces_of(task);
         // Before anybody is told that they arrived.
         let _fence = Fence::new();
-        buffers.ahead_row = None;
+        buffers.next.forget();
         for (i, piece) in pieces.iter().enumerate() {
             let batch = &*plan.batches[piece.batch as usize];
-            let (row, slot) = (piece.dest, piece.slot as usize);
-            let bytes = match stored {
-                Ok(stored) => Ok(of_run(piece, stored).bytes),
+            let slot = piece.slot as usize;
+            let record = match stored {
+                Ok(stored) => Ok(of_run(piece, stored)),
                 // What one of them spoils shall not spoil the others.
                 Err(error) if pieces.len() == 1 => Err(error.clone()),
-                Err(_) => self.read_alone(task, piece, &mut alone),
+                Err(_) => {
+                    let bytes = self.read_alone(task, piece, &mut alone);
+                    bytes.map(|bytes| StoredRecord { row: piece.dest, bytes })
+                }
             };
             let offsets = plan.columns.of_batch(piece.batch);
             let first = entries(batch, 0, slot).unwrap_or((0, 0));
             let mut sink = BatchRow { batch, slot, rules: &plan.columns.rules, offsets, first };
             let next = pieces.get(i + 1).zip(stored.as_ref().ok()).map(|(piece, stored)| of_run(piece, stored));
-            match bytes.and_then(|bytes| self.store.record(StoredRecord { row, bytes }, next, buffers, &mut sink)) {
+            match record.and_then(|record| self.store.record(record, next, buffers, &mut sink)) {
                 Ok(decoded) => n_decoded += decoded,
                 Err(error) => batch.fail(error.into()),
             }

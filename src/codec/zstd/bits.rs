@@ -24,7 +24,8 @@ impl Backward {
         Some(Self { bits: (bytes | 1) << (bytes.leading_zeros() + 1), at })
     }
 
-    /// Makes at least 57 bits available. `None` if that reaches before `src`.
+    /// Makes at least 56 bits available: eight bytes, without those that were taken of the first one and the mark. `None` if that reaches before
+    /// `src`.
     #[inline(always)]
     pub(super) fn refill(&mut self, src: &[u8]) -> Option<()> {
         let taken = self.bits.trailing_zeros();

@@ -2,7 +2,7 @@
 //!
 //! Only frames of one kind are taken: with their decoded size, one segment, no dictionary, no checksum; a single block; its literals
 //! compressed in four streams by a table in the frame whose code lengths are compressed themselves. That is what a compressor writes
-//! for some 256 bytes to 128 KiB that are handed to it at once and do compress.
+//! for some hundred bytes to 128 KiB that are handed to it at once and do compress.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::BLOCK_BYTES;
 use super::bits::load;
 use crate::num::{to_u64, to_usize};
 
-/// The parts of a frame, as places in its bytes.
+/// The parts of a frame, as places in it, or in an array that it was copied to.
 #[derive(Debug, Clone)]
 pub(super) struct Parts {
     /// The compressed code lengths.
@@ -88,5 +88,16 @@ impl Parts {
         let streams = [first..second, second..third, third..fourth, fourth..end];
         let parts = Self { weights, streams, n_literals, sequences: end..frame.len() };
         parts.streams.iter().all(|stream| !stream.is_empty()).then_some(parts)
+    }
+
+    /// The parts of a frame that was copied to `at`.
+    pub(super) fn moved_to(self, at: usize) -> Self {
+        let moved = |range: Range<usize>| range.start + at..range.end + at;
+        Self {
+            weights: moved(self.weights),
+            streams: self.streams.map(moved),
+            sequences: moved(self.sequences),
+            ..self
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Finite state entropy: its tables, from the counts in a frame (RFC 8878, section 4.1).
 
+use std::ops::Range;
+
 use super::bits::load;
 
 /// What a state says.
@@ -37,56 +39,24 @@ impl<const N: usize> Table<N> {
         self.entries[state % N]
     }
 
-    /// A table of one state, which is left never.
+    /// A table of one state, which is never left.
     pub(super) fn set_single(&mut self, symbol: u8) {
         self.log = 0;
         self.entries[0] = Entry { base: 0, n_bits: 0, symbol };
     }
 
-    /// Makes the table of the counts at the start of `bytes`, which must end before `src` does: `bytes` is where they lie in it. Returns the
-    /// bytes that they take. `None` if they are not those of symbols below `n_symbols` and a table of this size.
-    pub(super) fn read(&mut self, src: &[u8], bytes: std::ops::Range<usize>, n_symbols: usize) -> Option<usize> {
-        let mut bits = Forward { src, start: bytes.start, taken: 0 };
+    /// Makes the table of the counts at the start of `place` in `src`, which has at least eight bytes more. Returns the bytes that they take. `None` if
+    /// they are not those of symbols below `n_symbols` and a table of this size, or nothing follows them.
+    pub(super) fn read(&mut self, src: &[u8], place: Range<usize>, n_symbols: usize) -> Option<usize> {
+        let mut bits = Forward { src, start: place.start, taken: 0 };
         let log = bits.take(4)? + 5;
         if 1 << log > N {
             return None;
         }
-        // Counts, -1 for "less than one".
-        let mut counts = [0_i16; MAX_SYMBOLS];
-        let mut n = 0;
-        let mut left: u32 = (1 << log) + 1;
-        while left > 1 {
-            // Numbers up to `left`, of which the low ones take a bit less.
-            let n_bits = 32 - left.leading_zeros();
-            let half = 1 << (n_bits - 1);
-            let n_short = 2 * half - 1 - left;
-            let value = bits.peek(n_bits)?;
-            let short = value & (half - 1);
-            let number = if short < n_short {
-                bits.taken += n_bits - 1;
-                short
-            } else {
-                bits.taken += n_bits;
-                if value >= half { value - n_short } else { value }
-            };
-            *counts[..n_symbols.min(MAX_SYMBOLS)].get_mut(n)? = i16::try_from(number).ok()? - 1;
-            left = left.checked_sub(if number == 0 { 1 } else { number - 1 })?;
-            n += 1;
-            if number == 1 {
-                loop {
-                    let zeros = bits.take(2)?;
-                    n += zeros as usize;
-                    if zeros < 3 {
-                        break;
-                    }
-                    if n > n_symbols {
-                        return None;
-                    }
-                }
-            }
-        }
+        let mut counts = [0; MAX_SYMBOLS];
+        let n = read_counts(&mut bits, log, counts.get_mut(..n_symbols)?)?;
         let used = bits.taken.div_ceil(8) as usize;
-        if left != 1 || n > n_symbols || used >= bytes.len() {
+        if used >= place.len() {
             return None;
         }
         self.build(&counts[..n], log)?;
@@ -132,6 +102,45 @@ impl<const N: usize> Table<N> {
         self.log = log;
         Some(())
     }
+}
+
+/// Reads counts, -1 for "less than one", that add up to 2^`log`. Returns how many there are.
+fn read_counts(bits: &mut Forward<'_>, log: u32, counts: &mut [i16]) -> Option<usize> {
+    let mut n = 0;
+    // One more than what is left to be counted: a number is one more than the count, so this is also the largest one that can come.
+    let mut left: u32 = (1 << log) + 1;
+    while left > 1 {
+        // As many bits as `left` has; the lowest numbers take one less, as many as there are too many of that length.
+        let n_bits = u32::BITS - left.leading_zeros();
+        let half = 1 << (n_bits - 1);
+        let n_short = 2 * half - 1 - left;
+        let value = bits.peek(n_bits)?;
+        let short = value & (half - 1);
+        let number = if short < n_short {
+            bits.taken += n_bits - 1;
+            short
+        } else {
+            bits.taken += n_bits;
+            if value >= half { value - n_short } else { value }
+        };
+        *counts.get_mut(n)? = i16::try_from(number).ok()? - 1;
+        left = left.checked_sub(if number == 0 { 1 } else { number - 1 })?;
+        n += 1;
+        if number == 1 {
+            // How many more zeros follow, in steps of up to three.
+            loop {
+                let zeros = bits.take(2)?;
+                n += zeros as usize;
+                if zeros < 3 {
+                    break;
+                }
+                if n > counts.len() {
+                    return None;
+                }
+            }
+        }
+    }
+    (left == 1 && n <= counts.len()).then_some(n)
 }
 
 /// Bits read from the first to the last, the lowest bit of a byte first.

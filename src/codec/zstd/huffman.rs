@@ -1,13 +1,15 @@
 //! Literals: four streams of codes per frame (RFC 8878, section 3.1.1.3.1.6).
 //!
-//! A literal is looked up by the next bits of its stream, as many as the longest code has, and the next lookup waits for its length: some seven cycles, most of them for the
-//! first cache. Four streams in turn hide a half of that, the eight of two frames nearly all. So that eight streams stay in registers, both
-//! frames, both tables and all eight outputs are one array each, with distances that the compiler knows. (The copy of the frames that this takes also
-//! brings them into the cache in the order in which memory is read ahead; streams are read from their ends.)
+//! A literal is looked up by the next bits of its stream, as many as the longest code has, and the next lookup waits for its length: some seven
+//! cycles, most of them for the first cache. Four streams in turn hide a half of that, the eight of two frames nearly all.
+//!
+//! So that eight streams stay in registers, both frames (in [`source`](super::source)), both tables and all eight outputs are one array each, with
+//! distances that the compiler knows.
 
 use super::BLOCK_BYTES;
 use super::bits::Backward;
 use super::frame::Parts;
+use super::source::SOURCE;
 use super::table::{MAX_BITS, Sorted, TABLE};
 use super::weights::Weights;
 use crate::num::to_usize;
@@ -15,32 +17,25 @@ use crate::num::to_usize;
 /// Bits of the longest code that a frame of this size has as a rule: a stream has bits for six of them, but only for five of the
 /// longest that there are.
 const SHORT_BITS: u32 = 9;
+/// Most literals of a stream.
+pub(super) const LANE_LITERALS: usize = BLOCK_BYTES / 4;
 /// From lane to lane. Not a power of two, or all lanes would share a few lines of the first cache.
-const LANE: usize = BLOCK_BYTES / 4 + 320;
+const LANE: usize = LANE_LITERALS + 320;
 /// Streams of two frames.
 const N_LANES: usize = 8;
-/// Places in the copy of both frames: a power of two, so that a place that is cut to it needs no check.
-const SOURCE: usize = 1 << 19;
-/// Where the frames lie in their copy. The first one has more before it than streams that are longer than their codes can go back,
-/// the second one begins in another line of the first cache.
-const FRAMES: [usize; 2] = [1 << 16, (1 << 16) + MAX_FRAME + 1024];
-/// Longest frame that is taken.
-const MAX_FRAME: usize = 1 << 17;
 
 /// Tables and decoded literals of two frames.
 #[derive(Debug)]
 pub(super) struct Literals {
     /// Entries of both: the length of the code below the symbol.
     tables: Vec<u16>,
-    /// A copy of both frames.
-    source: Vec<u8>,
     /// The streams of both, decoded, each in a lane of its own.
     lanes: Vec<u8>,
 }
 
 impl Default for Literals {
     fn default() -> Self {
-        Self { tables: vec![0; 2 * TABLE], source: vec![0; SOURCE + 8], lanes: vec![0; N_LANES * LANE] }
+        Self { tables: vec![0; 2 * TABLE], lanes: vec![0; N_LANES * LANE] }
     }
 }
 
@@ -48,7 +43,7 @@ impl Literals {
     /// Decodes the literals of two frames to the ends of `out`. `None` if a frame is damaged.
     pub(super) fn of_two(
         &mut self,
-        frames: [&[u8]; 2],
+        source: &[u8; SOURCE + 8],
         parts: &[Parts; 2],
         weights: &mut [Weights; 2],
         out: [&mut [u8]; 2],
@@ -56,16 +51,16 @@ impl Literals {
         let [first, second] = weights;
         let sorted = [Sorted::new(first)?, Sorted::new(second)?];
         if sorted.iter().all(|sorted| sorted.log <= SHORT_BITS) {
-            self.decode::<SHORT_BITS, 6>(frames, parts, &sorted, out)
+            self.decode::<SHORT_BITS, 6>(source, parts, &sorted, out)
         } else {
-            self.decode::<MAX_BITS, 5>(frames, parts, &sorted, out)
+            self.decode::<MAX_BITS, 5>(source, parts, &sorted, out)
         }
     }
 
     /// With lookups of so many bits, and refills after so many literals.
     fn decode<const LOOKUP: u32, const N: usize>(
         &mut self,
-        frames: [&[u8]; 2],
+        source: &[u8; SOURCE + 8],
         parts: &[Parts; 2],
         sorted: &[Sorted; 2],
         out: [&mut [u8]; 2],
@@ -74,16 +69,9 @@ impl Literals {
             sorted.write::<LOOKUP>(table.try_into().ok()?)?;
         }
         let lengths = parts.each_ref().map(|parts| lane_lengths(parts.n_literals));
-        for (frame, at) in frames.into_iter().zip(FRAMES) {
-            if frame.len() > MAX_FRAME {
-                return None;
-            }
-            self.source.get_mut(at..at + frame.len())?.copy_from_slice(frame);
-        }
-        let source: &[u8; SOURCE + 8] = self.source.as_slice().try_into().ok()?;
         let mut streams = [Backward::default(); N_LANES];
         for (lane, stream) in streams.iter_mut().enumerate() {
-            *stream = Backward::open(source, FRAMES[lane / 4] + parts[lane / 4].streams[lane % 4].end)?;
+            *stream = Backward::open(source, parts[lane / 4].streams[lane % 4].end)?;
         }
         // The last lane is the shortest.
         let n_rounds = lengths[0][3].min(lengths[1][3]) / N;
@@ -94,7 +82,7 @@ impl Literals {
             let (side, i) = (lane / 4, lane % 4);
             let rest = decoded.get_mut(n_rounds * N..lengths[side][i])?;
             one_stream::<LOOKUP, N>(source, tables[side * TABLE..][..TABLE].try_into().ok()?, stream, rest)?;
-            if stream.left(FRAMES[side] + parts[side].streams[i].start) != Some(0) {
+            if stream.left(parts[side].streams[i].start) != Some(0) {
                 return None;
             }
         }
@@ -130,6 +118,7 @@ fn eight_streams<const LOOKUP: u32, const N: usize>(
     let mut places = streams.map(|stream| stream.at);
     for round in 0..n_rounds {
         let at = round * N;
+        // Never so, but this is where the compiler learns it.
         if at + N > LANE {
             return None;
         }
@@ -178,13 +167,13 @@ fn eight_streams<const LOOKUP: u32, const N: usize>(
 
 /// Decodes the last literals of a stream.
 fn one_stream<const LOOKUP: u32, const N: usize>(
-    frame: &[u8],
+    source: &[u8],
     table: &[u16; TABLE],
     stream: &mut Backward,
     out: &mut [u8],
 ) -> Option<()> {
     for out in out.chunks_mut(N) {
-        stream.refill(frame)?;
+        stream.refill(source)?;
         for out in out {
             let entry = table[to_usize(stream.peek(LOOKUP))];
             stream.skip(u32::from(entry));

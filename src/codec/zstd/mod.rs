@@ -15,6 +15,7 @@ pub(super) mod pair;
 #[cfg(test)]
 mod pair_tests;
 mod sequences;
+mod source;
 mod table;
 mod weights;
 

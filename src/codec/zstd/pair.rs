@@ -10,16 +10,18 @@
 //! * [`sequences`](super::sequences): repeats, of which such frames have few, one frame after the other.
 //!
 //! It does not say what is wrong with a frame. Whatever it does not take, because it is of another kind or because it is damaged, goes to the reference
-//! library, which decodes it or tells. What it takes it decodes to the last bit of every stream, as the library does.
+//! library, which decodes it or tells. Of what it takes, every stream must end with its last bit.
 
 use super::frame::Parts;
 use super::huffman::Literals;
 use super::sequences::Sequences;
+use super::source::Source;
 use super::weights::Weights;
 
-/// A decoder of two frames, kept from pair to pair.
+/// A decoder of two frames, kept from pair to pair. It has room for the largest frames, 0.8 MiB, of which a pair touches what it needs.
 #[derive(Debug, Default)]
 pub(in crate::codec) struct PairDecoder {
+    source: Source,
     weights: [Weights; 2],
     literals: Literals,
     sequences: Sequences,
@@ -34,11 +36,15 @@ impl PairDecoder {
     fn try_decode(&mut self, frames: [&[u8]; 2], out: [&mut [u8]; 2]) -> Option<()> {
         let [first, second] = out;
         let parts = [Parts::of(frames[0], first.len())?, Parts::of(frames[1], second.len())?];
-        let [first_parts, second_parts] = &parts;
-        Weights::of_two(frames, [first_parts.weights.clone(), second_parts.weights.clone()], &mut self.weights)?;
-        self.literals.of_two(frames, &parts, &mut self.weights, [first, second])?;
-        for ((frame, parts), out) in frames.into_iter().zip(&parts).zip([first, second]) {
-            self.sequences.run(frame, parts.sequences.clone(), out, parts.n_literals)?;
+        let [first_at, second_at] = self.source.copy(frames)?;
+        let source = self.source.bytes()?;
+        let [first_parts, second_parts] = parts;
+        let parts = [first_parts.moved_to(first_at), second_parts.moved_to(second_at)];
+        let weights = parts.each_ref().map(|parts| parts.weights.clone());
+        Weights::of_two(source, weights, &mut self.weights)?;
+        self.literals.of_two(source, &parts, &mut self.weights, [first, second])?;
+        for (parts, out) in parts.into_iter().zip([first, second]) {
+            self.sequences.run(source, parts.sequences, out, parts.n_literals)?;
         }
         Some(())
     }

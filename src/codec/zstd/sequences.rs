@@ -38,21 +38,22 @@ const fn codes<const N: usize>(first: usize, n_bits: [u8; N]) -> [(usize, u8); N
     let (mut i, mut next) = (0, first);
     while i < N {
         codes[i] = (next, n_bits[i]);
-        // No code is as long as 2^16, but for the last one, which begins there.
+        // A code of n bits stands for 2^n values.
         next += 1 << n_bits[i];
         i += 1;
     }
     codes
 }
 
-/// One table: its states, and how they stand when a frame does not hold it.
+/// The table of one of the three numbers of a sequence.
 #[derive(Debug)]
 struct Kind<const N: usize> {
     table: Table<N>,
-    /// What `table` is if a frame does not hold it, made once.
+    /// The one that frames need not hold, made once.
     predefined: Table<N>,
     /// True while `table` is that.
     is_predefined: bool,
+    /// Its codes are below this.
     n_symbols: usize,
 }
 
@@ -65,7 +66,7 @@ impl<const N: usize> Kind<N> {
     }
 
     /// Makes the table that `mode` says, from the bytes at `place`. Returns the bytes that it takes.
-    fn set(&mut self, mode: u8, frame: &[u8], place: Range<usize>) -> Option<usize> {
+    fn set(&mut self, mode: u8, source: &[u8], place: Range<usize>) -> Option<usize> {
         if mode == 0 {
             if !self.is_predefined {
                 self.table.clone_from(&self.predefined);
@@ -76,11 +77,11 @@ impl<const N: usize> Kind<N> {
         self.is_predefined = false;
         match mode {
             1 => {
-                let symbol = *frame.get(place)?.first()?;
+                let symbol = *source.get(place)?.first()?;
                 self.table.set_single(symbol);
                 (usize::from(symbol) < self.n_symbols).then_some(1)
             }
-            2 => self.table.read(frame, place, self.n_symbols),
+            2 => self.table.read(source, place, self.n_symbols),
             // That of the block before, and there is none.
             _ => None,
         }
@@ -106,10 +107,10 @@ impl Default for Sequences {
 }
 
 impl Sequences {
-    /// Runs the sequences at `place` of `frame`. The last `n_literals` bytes of `out` are its literals; they move to their places, repeats come
+    /// Runs the sequences at `place` of `source`. The last `n_literals` bytes of `out` are its literals; they move to their places, repeats come
     /// between them. `None` if that does not make up `out`.
-    pub(super) fn run(&mut self, frame: &[u8], place: Range<usize>, out: &mut [u8], n_literals: usize) -> Option<()> {
-        let head = frame.get(place.clone())?;
+    pub(super) fn run(&mut self, source: &[u8], place: Range<usize>, out: &mut [u8], n_literals: usize) -> Option<()> {
+        let head = source.get(place.clone())?;
         let (n_sequences, n_bytes) = match *head {
             // Nothing follows.
             [0] => return (n_literals == out.len()).then_some(()),
@@ -119,20 +120,20 @@ impl Sequences {
             _ => return None,
         };
         let modes = *head.get(n_bytes)?;
-        // The lowest bits are reserved. A frame of no sequence would have no modes.
+        // The lowest bits are reserved. No sequence can be written as 128, 0, too: that is left to others.
         if modes & 3 != 0 || n_sequences == 0 {
             return None;
         }
         let mut at = place.start + n_bytes + 1;
-        at += self.literals.set(modes >> 6, frame, at..place.end)?;
-        at += self.offsets.set(modes >> 4 & 3, frame, at..place.end)?;
-        at += self.repeats.set(modes >> 2 & 3, frame, at..place.end)?;
-        self.run_stream(frame, at..place.end, n_sequences, Block::new(out, n_literals)?)
+        at += self.literals.set(modes >> 6, source, at..place.end)?;
+        at += self.offsets.set(modes >> 4 & 3, source, at..place.end)?;
+        at += self.repeats.set(modes >> 2 & 3, source, at..place.end)?;
+        self.run_stream(source, at..place.end, n_sequences, Block::new(out, n_literals)?)
     }
 
-    fn run_stream(&self, frame: &[u8], place: Range<usize>, n_sequences: usize, mut block: Block<'_>) -> Option<()> {
+    fn run_stream(&self, source: &[u8], place: Range<usize>, n_sequences: usize, mut block: Block<'_>) -> Option<()> {
         let (literals, offsets, repeats) = (&self.literals.table, &self.offsets.table, &self.repeats.table);
-        let mut stream = Backward::open(frame, place.end)?;
+        let mut stream = Backward::open(source, place.end)?;
         let mut literal_state = to_usize(stream.take(literals.log));
         let mut offset_state = to_usize(stream.take(offsets.log));
         let mut repeat_state = to_usize(stream.take(repeats.log));
@@ -140,8 +141,8 @@ impl Sequences {
             let literal = literals.entry(literal_state);
             let offset = offsets.entry(offset_state);
             let repeat = repeats.entry(repeat_state);
-            // At most 17, 16 and 16 bits.
-            stream.refill(frame)?;
+            // At most 17, 16 and 16 bits of 56.
+            stream.refill(source)?;
             if offset.symbol > MAX_OFFSET_CODE {
                 return None;
             }
@@ -152,7 +153,7 @@ impl Sequences {
             let n_literals = base + to_usize(stream.take(u32::from(n_bits)));
             block.push(n_literals, offset_value, n_repeated)?;
             if left > 0 {
-                stream.refill(frame)?;
+                stream.refill(source)?;
                 literal_state = usize::from(literal.base) + to_usize(stream.take(u32::from(literal.n_bits)));
                 repeat_state = usize::from(repeat.base) + to_usize(stream.take(u32::from(repeat.n_bits)));
                 offset_state = usize::from(offset.base) + to_usize(stream.take(u32::from(offset.n_bits)));

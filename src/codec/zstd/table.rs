@@ -39,7 +39,7 @@ static ENTRIES: [[u16; RUN]; N_LITERALS] = {
 pub(super) struct Sorted {
     /// By weight, then by number; those without a code come last.
     literals: [u8; N_LITERALS],
-    /// Literals of each weight.
+    /// Literals of each weight but 0.
     counts: [u16; COUNTERS as usize],
     /// Bits of the longest code.
     pub(super) log: u32,

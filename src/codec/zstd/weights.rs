@@ -43,16 +43,17 @@ struct Steps {
 }
 
 impl Weights {
-    /// Decodes the weights of two frames, which lie at `places`. `None` if one of them is damaged.
-    pub(super) fn of_two(frames: [&[u8]; 2], places: [Range<usize>; 2], into: &mut [Self; 2]) -> Option<()> {
+    /// Decodes the weights of two frames, which lie at `places` of `source`. `None` if one of them is damaged.
+    pub(super) fn of_two(source: &[u8], places: [Range<usize>; 2], into: &mut [Self; 2]) -> Option<()> {
         let [first, second] = into;
         let [first_place, second_place] = places;
-        let mut a = first.begin(frames[0], first_place)?;
-        let mut b = second.begin(frames[1], second_place)?;
+        let mut a = first.begin(source, first_place)?;
+        let mut b = second.begin(source, second_place)?;
         let mut n = 0;
-        while n + STEPS < N_LITERALS - STEPS && a.has_bits(STEPS) && b.has_bits(STEPS) {
-            a.stream.refill(frames[0])?;
-            b.stream.refill(frames[1])?;
+        // Whether these are too many is for the last steps to say.
+        while n + 2 * STEPS < N_LITERALS && a.has_bits(STEPS) && b.has_bits(STEPS) {
+            a.stream.refill(source)?;
+            b.stream.refill(source)?;
             let of_first = first.values.get_mut(n..n + STEPS)?;
             let of_second = second.values.get_mut(n..n + STEPS)?;
             for (first_pair, second_pair) in of_first.chunks_exact_mut(2).zip(of_second.chunks_exact_mut(2)) {
@@ -63,14 +64,14 @@ impl Weights {
             }
             n += STEPS;
         }
-        first.end(frames[0], a, n)?;
-        second.end(frames[1], b, n)
+        first.end(source, a, n)?;
+        second.end(source, b, n)
     }
 
-    fn begin(&mut self, frame: &[u8], place: Range<usize>) -> Option<Steps> {
-        let used = self.table.read(frame, place.clone(), N_WEIGHTS)?;
+    fn begin(&mut self, source: &[u8], place: Range<usize>) -> Option<Steps> {
+        let used = self.table.read(source, place.clone(), N_WEIGHTS)?;
         let start = place.start + used;
-        let mut stream = Backward::open(frame, place.end)?;
+        let mut stream = Backward::open(source, place.end)?;
         let mut state = || usize::try_from(stream.take(self.table.log)).ok();
         let states = [state()?, state()?];
         stream.left(start)?;
@@ -79,11 +80,11 @@ impl Weights {
 
     /// Decodes what is left, `n` weights being there. A stream ends with the step that asks for more bits than there are; the other state still
     /// has a weight then.
-    fn end(&mut self, frame: &[u8], mut steps: Steps, mut n: usize) -> Option<()> {
+    fn end(&mut self, source: &[u8], mut steps: Steps, mut n: usize) -> Option<()> {
         loop {
-            steps.stream.refill(frame)?;
+            steps.stream.refill(source)?;
             for i in [0, 1].into_iter().cycle().take(STEPS) {
-                // One weight is not coded, and one literal has none.
+                // This step and the other state may give two more, and one more is not coded.
                 if n + 2 >= N_LITERALS {
                     return None;
                 }

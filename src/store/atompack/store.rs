@@ -18,7 +18,7 @@ use crate::dtype::{DType, Stored};
 use crate::num::to_usize;
 use crate::store::cache::{CacheConfig, SourceCache};
 use crate::store::error::{OpenError, ReadError};
-use crate::store::records::{ColumnRole, RecordBuffers, RecordSchema, RecordSink, RowKind};
+use crate::store::records::{ColumnRole, NextRecord, RecordBuffers, RecordSchema, RecordSink, RowKind};
 use crate::store::{
     ElementId, Extent, Part, PartId, PartRole, Piece, RowLengths, Schema, SourceBorders, SourceInfo, Store,
     StoredRecord,
@@ -300,6 +300,34 @@ impl AtompackStore {
         (0..self.files.len()).filter_map(move |file| self.lengths(element, file))
     }
 
+    /// The decoded bytes of `record`, and how many went through a decompressor. Where two at once are quicker, `next` is kept in `after`.
+    fn decoded<'a>(
+        &self,
+        record: StoredRecord<'a>,
+        next: Option<StoredRecord<'_>>,
+        scratch: &mut Scratch,
+        into: &'a mut Vec<u8>,
+        after: &'a mut NextRecord,
+    ) -> Result<(&'a [u8], u64), String> {
+        let (number, local) = self.locate(record.row);
+        let file = &self.files[number];
+        let len = file.index.raw_size(local);
+        let of_len = |bytes: &'a [u8]| (bytes.get(..len as usize).unwrap_or_default(), u64::from(len));
+        if after.row() == Some(record.row) {
+            return Ok(of_len(after.take(record.row).unwrap_or_default()));
+        }
+        after.forget();
+        let next = next.map(|next| (next, self.locate(next.row)));
+        if let Some((next, (next_number, next_local))) = next
+            && next_number == number
+            && file.decode_two([local, next_local], [record.bytes, next.bytes], scratch, [&mut *into, after.room()])
+        {
+            after.keep(next.row);
+            return Ok(of_len(into));
+        }
+        file.decode(local, record.bytes, scratch, into)
+    }
+
     fn bad_record(&self, file: usize, row: u64, element: &str, reason: String) -> ReadError {
         let path = self.files.get(file).map_or_else(PathBuf::new, |file| file.file.path().to_owned());
         ReadError::BadRow { file: path, element: element.to_owned(), row, reason }
@@ -395,23 +423,8 @@ impl Store for AtompackStore {
         let (number, local) = self.locate(row);
         let (file, plan) = (&self.files[number], &self.plans[number]);
         let bad = |reason| self.bad_record(number, row, "record", reason);
-        let RecordBuffers { scratch, decoded, ahead, ahead_row, seen } = buffers;
-        let is_there = ahead_row.take() == Some(row);
-        if is_there {
-            std::mem::swap(decoded, ahead);
-        } else if let Some(next) = next
-            && let (same_file, next_local) = self.locate(next.row)
-            && same_file == number
-            && file.decode_two([local, next_local], [stored, next.bytes], scratch, [&mut *decoded, ahead])
-        {
-            *ahead_row = Some(next.row);
-        }
-        let (bytes, n_decoded) = if is_there || ahead_row.is_some() {
-            let len = file.index.raw_size(local);
-            (decoded.get(..len as usize).unwrap_or_default(), u64::from(len))
-        } else {
-            file.decode(local, stored, scratch, decoded).map_err(bad)?
-        };
+        let RecordBuffers { scratch, decoded, next: after, seen } = buffers;
+        let (bytes, n_decoded) = self.decoded(record, next, scratch, decoded, after).map_err(bad)?;
         let record = file.parse(local, bytes).map_err(bad)?;
         let scattered = match self.records {
             None => plan.scatter(&record, seen, sink),
