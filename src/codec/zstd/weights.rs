@@ -10,8 +10,8 @@ use super::fse::Table;
 
 /// Most literals there are.
 pub(super) const N_LITERALS: usize = 256;
-/// Weights that are coded are below this.
-const N_WEIGHTS: usize = 13;
+/// Weights that are coded are below this: no code that is taken is longer. The library has no room for tables that name more of them.
+const N_WEIGHTS: usize = 12;
 /// Most bits that a step takes: those of the largest table.
 const STEP_BITS: usize = 6;
 /// Steps between two refills.
