@@ -44,6 +44,7 @@ struct Steps {
 
 impl Weights {
     /// Decodes the weights of two frames, which lie at `places` of `source`. `None` if one of them is damaged.
+    #[inline(never)]
     pub(super) fn of_two(source: &[u8], places: [Range<usize>; 2], into: &mut [Self; 2]) -> Option<()> {
         let [first, second] = into;
         let [first_place, second_place] = places;
@@ -54,13 +55,12 @@ impl Weights {
         while n + 2 * STEPS < N_LITERALS && a.has_bits(STEPS) && b.has_bits(STEPS) {
             a.stream.refill(source)?;
             b.stream.refill(source)?;
-            let of_first = first.values.get_mut(n..n + STEPS)?;
-            let of_second = second.values.get_mut(n..n + STEPS)?;
-            for (first_pair, second_pair) in of_first.chunks_exact_mut(2).zip(of_second.chunks_exact_mut(2)) {
-                for i in [0, 1] {
-                    first_pair[i] = a.step(&first.table, i);
-                    second_pair[i] = b.step(&second.table, i);
-                }
+            // Arrays, so that this is unrolled.
+            let of_first: &mut [u8; STEPS] = first.values.get_mut(n..n + STEPS)?.try_into().ok()?;
+            let of_second: &mut [u8; STEPS] = second.values.get_mut(n..n + STEPS)?.try_into().ok()?;
+            for step in 0..STEPS {
+                of_first[step] = a.step(&first.table, step % 2);
+                of_second[step] = b.step(&second.table, step % 2);
             }
             n += STEPS;
         }
