@@ -66,7 +66,7 @@ pub enum Content {
     Indices(ElementId),
     /// Row pointers of a sparse element.
     IndPtr(ElementId),
-    /// Rows and columns of an element: int64[2].
+    /// Rows and columns of an element: two int64.
     Shape(ElementId),
     /// Sum of each row's values before genes were dropped.
     Total(ElementId),

@@ -53,25 +53,25 @@ pub use crc32c::checksum as crc32c_checksum;
 pub use scratch::Scratch;
 pub use unsized_chunks::decode_unsized;
 
-/// One step of a filter chain: filters of HDF5, named as in its registry (ids in brackets), and codecs of zarr.
+/// One step of a filter chain: filters of HDF5, with their numbers in its registry, and codecs of zarr.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Filter {
-    /// [1] A zlib stream; a gzip member, as zarr stores it, is recognised by its first bytes.
+    /// 1: A zlib stream; a gzip member, as zarr stores it, is recognised by its first bytes.
     Deflate,
-    /// [2] Bytes of equal significance stored together; `elem_size` as the filter's client data say, in bytes.
+    /// 2: Bytes of equal significance stored together; `elem_size` as the filter's client data say, in bytes.
     Shuffle {
         /// Element size in bytes.
         elem_size: usize,
     },
-    /// [3] A 4-byte Fletcher-32 checksum behind the data.
+    /// 3: A 4-byte Fletcher-32 checksum behind the data.
     Fletcher32,
-    /// [32000] LZF.
+    /// 32000: LZF.
     Lzf,
-    /// [32001] One blosc-1 buffer.
+    /// 32001: One blosc-1 buffer.
     Blosc,
-    /// [32004] LZ4 in blocks behind a big-endian header.
+    /// 32004: LZ4 in blocks behind a big-endian header.
     Lz4,
-    /// [32008] Bit shuffle, alone or with a compressor per block.
+    /// 32008: Bit shuffle, alone or with a compressor per block.
     Bitshuffle {
         /// Element size in bytes.
         elem_size: usize,
@@ -80,9 +80,9 @@ pub enum Filter {
         /// What compresses the shuffled blocks.
         compressor: BitshuffleCompressor,
     },
-    /// [32015] One zstd frame.
+    /// 32015: One zstd frame.
     Zstd,
-    /// [32026] One blosc-2 frame.
+    /// 32026: One blosc-2 frame.
     Blosc2,
     /// A 4-byte CRC-32C behind the data, little-endian.
     Crc32c,

@@ -3,7 +3,7 @@
 //! Every operation runs behind [`guarded`], with its reply outside: a panic becomes `EIO` and a log line, and the loop
 //! thread lives on. Loop threads never wait and never compute for long: the open of a batch carries its reply to the thread of the
 //! engine that finishes the batch, and what has to be rendered or computed goes to one helper thread. Where batches are served by
-//! [`passthrough`](super::passthrough), that module answers their opens. Which CPU they answer on is [`follow`](super::follow)'s.
+//! [`passthrough`], that module answers their opens. Which CPU they answer on is [`follow`](super::follow)'s.
 //!
 //! The operations that change something are not here: the mount is read-only, so the kernel answers `EROFS` itself. `flush`,
 //! `fsync`, `access`, `getxattr`, `lseek` and `poll` answer `ENOSYS`, after which the kernel never asks again and does the

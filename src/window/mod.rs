@@ -2,7 +2,7 @@
 //!
 //! For a window the [`order`](crate::order) gives which row goes to which slot of which batch; the [layouts](crate::batch) give where the row's
 //! values go in the batch's image; the [`store`](crate::store) gives in which chunks they are and where those lie. The
-//! [plan](plan) turns this into coalesced reads. [Worker threads](worker) decode each chunk once into a reused buffer and copy every
+//! [plan] turns this into coalesced reads. [Worker threads](worker) decode each chunk once into a reused buffer and copy every
 //! row's slice straight to its final place: one copy per value after decoding. Every batch counts the pieces it still misses; the piece that
 //! brings the count to zero [finishes](assembly) the batch and answers whoever waits for it, so an open waits for its batch and
 //! not for the window.
@@ -12,7 +12,7 @@
 //!                                                               \-> arena (memory of images, one reservation)
 //! ```
 //!
-//! Reading in order, a reader finds the next window assembled when it gets there: each open of a [stream](stream) queues the window after
+//! Reading in order, a reader finds the next window assembled when it gets there: each open of a [stream] queues the window after
 //! its own, across the end of an epoch. An isolated open assembles its own batch. When memory is short, windows are
 //! assembled in groups of batches, down to the one that is waited for: slower, same bytes.
 

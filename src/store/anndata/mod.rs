@@ -1,7 +1,7 @@
 //! AnnData: what its containers have in common.
 //!
 //! A source is opened through [`container`] in two steps. [`catalog`](container::catalog) lists what is inside without loading
-//! anything, for `inspect` and for messages that name what exists. [`open`](container::open) loads what a [`Selection`] names: chunk
+//! anything, for `inspect` and for messages that name what exists. [`container::open`] loads what a [`Selection`] names: chunk
 //! maps, row lengths, columns and names.
 //! A [`Collector`] makes one [`AnnDataStore`] of any number of [`Opened`] sources.
 

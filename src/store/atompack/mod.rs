@@ -10,7 +10,7 @@
 //! * [`index`]: where records lie;
 //! * [`record`]: one record, parsed;
 //! * [`scan`]: passes over all records, where nothing else tells;
-//! * [`file`]: one opened file;
+//! * [`mod@file`]: one opened file;
 //! * [`fields`]: the union of the fields of all files, and the columns made of them;
 //! * [`scatter`]: a record to its columns;
 //! * [`store`]: the [`Store`](super::Store).
