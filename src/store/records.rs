@@ -109,9 +109,10 @@ impl NextRecord {
         self.row = Some(row);
     }
 
-    /// The room, if it holds the record of `row`. Either way it holds none afterwards.
-    pub fn take(&mut self, row: u64) -> Option<&[u8]> {
-        (self.row.take() == Some(row)).then_some(&*self.bytes)
+    /// What is in the room; a record may be shorter.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Holds none from now on: what comes is of another store, or was read again.

@@ -313,10 +313,11 @@ impl AtompackStore {
         let file = &self.files[number];
         let len = file.index.raw_size(local);
         let of_len = |bytes: &'a [u8]| (bytes.get(..len as usize).unwrap_or_default(), u64::from(len));
-        if after.row() == Some(record.row) {
-            return Ok(of_len(after.take(record.row).unwrap_or_default()));
-        }
+        let is_there = after.row() == Some(record.row);
         after.forget();
+        if is_there {
+            return Ok(of_len(after.bytes()));
+        }
         let next = next.map(|next| (next, self.locate(next.row)));
         if let Some((next, (next_number, next_local))) = next
             && next_number == number
