@@ -174,11 +174,16 @@ fn failed_reads_fail_batches_and_nothing_else() {
     assert!(failed_once);
 }
 
+/// Where a record lies: file, first byte, bytes.
+fn place(store: &AtompackStore, row: u32) -> (u32, u64, u32) {
+    let records = store.schema().parts.iter().position(|part| part.role == PartRole::Records).unwrap();
+    let Extent::File { file, address, len, .. } = store.extent(records, row, 0..0, false) else { panic!("no record") };
+    (file, address, len)
+}
+
 /// A record as the engine reads it.
 fn stored(store: &AtompackStore, row: u64) -> Vec<u8> {
-    let Extent::File { file, address, len, .. } = store.extent(0, row.try_into().unwrap(), 0..0, false) else {
-        panic!("no record")
-    };
+    let (file, address, len) = place(store, row.try_into().unwrap());
     let mut bytes = vec![0; len as usize];
     store.read_at(file, address, &mut bytes).unwrap();
     bytes
@@ -240,9 +245,8 @@ fn damaged_bytes_cost_their_batches(path: &PathBuf) {
     let expected = served(path, 1, 64 << 20);
     let store = open(path);
     let order = order(&store);
-    let records = store.schema().parts.iter().position(|part| part.role == PartRole::Records).unwrap();
     for row in [3, 250, N - 1] {
-        let Extent::File { address, len, .. } = store.extent(records, row, 0..0, false) else { panic!("no record") };
+        let (_, address, len) = place(&store, row);
         // Of a compressed record: its header, the table of its literals, these, and what follows them.
         for at in [1, 20, 40, 200, u64::from(len) - 2].into_iter().filter(|&at| at < u64::from(len)) {
             let faulty = FaultyStore::new(Arc::new(open(path)), 0..u64::MAX, Fault::Damaged(address + at));

@@ -50,7 +50,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::dtype::Stored;
 
 pub use crc32c::checksum as crc32c_checksum;
-pub use scratch::Scratch;
+pub use scratch::{Scratch, sized};
 pub use unsized_chunks::decode_unsized;
 
 /// One step of a filter chain: filters of HDF5, with their numbers in its registry, and codecs of zarr.

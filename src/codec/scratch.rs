@@ -83,7 +83,8 @@ impl fmt::Debug for Scratch {
 }
 
 /// The first `len` bytes of `buffer`, which grows if it must. They hold whatever was there before.
-pub(super) fn sized(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+#[must_use]
+pub fn sized(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if buffer.len() < len {
         buffer.resize(len, 0);
     }

@@ -66,6 +66,17 @@ impl Adapter {
         Ok(Self { shared: Arc::new(shared), helper: Pool::start("render", 1)?, ended: Some(Box::new(ended)) })
     }
 
+    /// Runs an operation that is no read, see [`guarded`], on whichever CPU is free for it.
+    fn other<T>(
+        &self,
+        req: &Request,
+        op: &'static str,
+        f: impl FnOnce() -> Result<T, ViewError>,
+    ) -> Result<T, ViewError> {
+        self.shared.follow.answer_other(req.pid());
+        guarded(op, f)
+    }
+
     /// Runs a job on the helper thread.
     fn help(&self, job: Job) {
         self.helper.run(job);
@@ -194,8 +205,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.shared.follow.answer_other(req.pid());
-        match guarded("lookup", || self.shared.tree.lookup(Ino(parent.0), name)) {
+        match self.other(req, "lookup", || self.shared.tree.lookup(Ino(parent.0), name)) {
             Ok(attr) => {
                 reply.entry_with_ttls(&ttl(&attr), &FOR_EVER, &self.shared.file_attr(&attr), Generation(0));
             }
@@ -204,8 +214,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.shared.follow.answer_other(req.pid());
-        match guarded("getattr", || self.shared.tree.attr(Ino(ino.0))) {
+        match self.other(req, "getattr", || self.shared.tree.attr(Ino(ino.0))) {
             Ok(attr) => reply.attr(&ttl(&attr), &self.shared.file_attr(&attr)),
             Err(error) => reply.error(self.shared.fail("getattr", &error)),
         }
@@ -266,8 +275,7 @@ impl Filesystem for Adapter {
     }
 
     fn readdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.shared.follow.answer_other(req.pid());
-        let listed = guarded("readdir", || {
+        let listed = self.other(req, "readdir", || {
             self.shared.tree.list(Ino(ino.0), offset, &mut |entry| {
                 reply.add(INodeNo(entry.ino.0), entry.next_offset, file_type(entry.is_dir), entry.name)
             })
@@ -279,8 +287,7 @@ impl Filesystem for Adapter {
     }
 
     fn readdirplus(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        self.shared.follow.answer_other(req.pid());
-        let listed = guarded("readdirplus", || {
+        let listed = self.other(req, "readdirplus", || {
             let mut failure = None;
             self.shared.tree.list(Ino(ino.0), offset, &mut |entry| match self.shared.tree.attr(entry.ino) {
                 Ok(attr) => {

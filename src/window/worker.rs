@@ -11,7 +11,7 @@ use super::bad::BadChunks;
 use super::counters::Counters;
 use super::kept::KeptChunks;
 use super::plan::{ChunkTask, Group, ReadRange, WindowPlan};
-use crate::codec::{Scratch, convert, narrow};
+use crate::codec::{Scratch, convert, narrow, sized};
 use crate::dtype::{DType, Stored};
 use crate::num::to_u64;
 use crate::store::{ChunkForm, Extent, GeneMap, PartRole, ReadError, RecordBuffers, Store};
@@ -68,7 +68,7 @@ impl Decoder<'_> {
     /// What the store says.
     pub fn read_group(&self, plan: &WindowPlan, group: usize, into: &mut Vec<u8>) -> Result<(), ReadError> {
         let Some(group) = plan.groups.get(group) else { return Ok(()) };
-        self.read_all(plan.reads_of(group), room(into, group.len as usize))
+        self.read_all(plan.reads_of(group), sized(into, group.len as usize))
     }
 
     pub(super) fn read(&self, file: u32, address: u64, into: &mut [u8]) -> Result<(), ReadError> {
@@ -197,7 +197,7 @@ impl Decoder<'_> {
         let mut decoded = std::mem::take(&mut buffers.decoded);
         let form = self.store.chunk_form(part, task.chunk);
         let (chunk_bytes, item) = (form.bytes, form.stored.dtype.size_bytes());
-        let result = self.decode(task, stored, buffers, room(&mut decoded, chunk_bytes));
+        let result = self.decode(task, stored, buffers, sized(&mut decoded, chunk_bytes));
         let start = Counters::lap(&self.counters.decode_ns, start);
         if let Err(error) = &result {
             self.bad.note(task.part, task.chunk, error);
@@ -230,7 +230,7 @@ impl Decoder<'_> {
                 if let Extent::File { file, address, len, .. } =
                     self.store.extent(part, task.chunk, task.need.clone(), true)
                 {
-                    whole = room(&mut buffers.whole, len as usize);
+                    whole = sized(&mut buffers.whole, len as usize);
                     self.read(file, address, whole)?;
                 }
                 self.store.decode(part, task.chunk, task.need.clone(), whole, true, scratch, decoded)
@@ -295,12 +295,4 @@ fn copy_values(stored: Stored, source: &[u8], out: &mut [u8]) {
         DType::Bool => out.iter_mut().zip(source).for_each(|(out, &byte)| *out = u8::from(byte != 0)),
         dtype => convert::copy_elements(source, out, dtype.size_bytes(), stored.big_endian),
     }
-}
-
-/// The first `len` bytes of a buffer, which grows if it must and never shrinks, so that it is zeroed once.
-fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
-    if buffer.len() < len {
-        buffer.resize(len, 0);
-    }
-    &mut buffer[..len]
 }

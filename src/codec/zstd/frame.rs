@@ -50,14 +50,13 @@ impl Parts {
             2 => (load(frame, 5)? & 0xffff_ffff, 9),
             _ => return None,
         };
-        // A block is no larger than the window, which is the whole frame.
-        let block_limit = len.min(BLOCK_BYTES);
         let block = load(frame, at)? & 0xff_ffff;
         let (at, block_len) = (at + 3, to_usize(block >> 3));
         if claimed != to_u64(len) || len > BLOCK_BYTES || block & 0b111 != LAST_COMPRESSED {
             return None;
         }
-        if block_len > block_limit || at + block_len != frame.len() {
+        // A block is no larger than the window, which is the whole frame.
+        if block_len > len || at + block_len != frame.len() {
             return None;
         }
         let head = load(frame, at)?;

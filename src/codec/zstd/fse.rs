@@ -16,7 +16,7 @@ pub(super) struct Entry {
 }
 
 /// A table of at most `N` states, a power of two.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Table<const N: usize> {
     entries: [Entry; N],
     /// Bits of a state.

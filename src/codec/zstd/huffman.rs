@@ -86,12 +86,11 @@ impl Literals {
                 return None;
             }
         }
-        for ((out, lengths), lanes) in out.into_iter().zip(lengths).zip(lanes.chunks_exact(4 * LANE)) {
-            let mut rest = out;
-            for (lane, len) in lanes.chunks_exact(LANE).zip(lengths).rev() {
-                let (before, end) = rest.split_at_mut_checked(rest.len().checked_sub(len)?)?;
-                end.copy_from_slice(&lane[..len]);
-                rest = before;
+        for (side, out) in out.into_iter().enumerate() {
+            let mut at = out.len().checked_sub(parts[side].n_literals)?;
+            for (lane, len) in lanes[side * 4 * LANE..].chunks_exact(LANE).zip(lengths[side]) {
+                out.get_mut(at..at + len)?.copy_from_slice(&lane[..len]);
+                at += len;
             }
         }
         Some(())
@@ -136,6 +135,7 @@ fn eight_streams<const LOOKUP: u32, const N: usize>(
         }
         macro_rules! refill {
             ($bits:ident, $lane:expr) => {
+                // As `Backward::refill`, with a place that is cut instead of checked.
                 let taken = $bits.trailing_zeros();
                 places[$lane] = places[$lane].wrapping_sub((taken >> 3) as usize);
                 let from = places[$lane] % SOURCE;

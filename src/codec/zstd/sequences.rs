@@ -48,10 +48,10 @@ const fn codes<const N: usize>(first: usize, n_bits: [u8; N]) -> [(usize, u8); N
 /// The table of one of the three numbers of a sequence.
 #[derive(Debug)]
 struct Kind<const N: usize> {
-    table: Table<N>,
-    /// The one that frames need not hold, made once.
+    /// The one that frames need not hold.
     predefined: Table<N>,
-    /// True while `table` is that.
+    /// That of a frame that holds one.
+    own: Table<N>,
     is_predefined: bool,
     /// Its codes are below this.
     n_symbols: usize,
@@ -62,26 +62,25 @@ impl<const N: usize> Kind<N> {
         let mut predefined = Table::default();
         let built = predefined.build(counts, log);
         debug_assert!(built.is_some());
-        Self { table: predefined.clone(), predefined, is_predefined: true, n_symbols }
+        Self { predefined, own: Table::default(), is_predefined: true, n_symbols }
+    }
+
+    /// The one that [`Self::set`] made.
+    fn table(&self) -> &Table<N> {
+        if self.is_predefined { &self.predefined } else { &self.own }
     }
 
     /// Makes the table that `mode` says, from the bytes at `place`. Returns the bytes that it takes.
     fn set(&mut self, mode: u8, source: &[u8], place: Range<usize>) -> Option<usize> {
-        if mode == 0 {
-            if !self.is_predefined {
-                self.table.clone_from(&self.predefined);
-                self.is_predefined = true;
-            }
-            return Some(0);
-        }
-        self.is_predefined = false;
+        self.is_predefined = mode == 0;
         match mode {
+            0 => Some(0),
             1 => {
                 let symbol = *source.get(place)?.first()?;
-                self.table.set_single(symbol);
+                self.own.set_single(symbol);
                 (usize::from(symbol) < self.n_symbols).then_some(1)
             }
-            2 => self.table.read(source, place, self.n_symbols),
+            2 => self.own.read(source, place, self.n_symbols),
             // That of the block before, and there is none.
             _ => None,
         }
@@ -132,7 +131,7 @@ impl Sequences {
     }
 
     fn run_stream(&self, source: &[u8], place: Range<usize>, n_sequences: usize, mut block: Block<'_>) -> Option<()> {
-        let (literals, offsets, repeats) = (&self.literals.table, &self.offsets.table, &self.repeats.table);
+        let (literals, offsets, repeats) = (self.literals.table(), self.offsets.table(), self.repeats.table());
         let mut stream = Backward::open(source, place.end)?;
         let mut literal_state = to_usize(stream.take(literals.log));
         let mut offset_state = to_usize(stream.take(offsets.log));

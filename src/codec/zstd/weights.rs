@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::bits::Backward;
 use super::fse::Table;
+use crate::num::to_usize;
 
 /// Most literals there are.
 pub(super) const N_LITERALS: usize = 256;
@@ -72,8 +73,7 @@ impl Weights {
         let used = self.table.read(source, place.clone(), N_WEIGHTS)?;
         let start = place.start + used;
         let mut stream = Backward::open(source, place.end)?;
-        let mut state = || usize::try_from(stream.take(self.table.log)).ok();
-        let states = [state()?, state()?];
+        let states = [(); 2].map(|()| to_usize(stream.take(self.table.log)));
         stream.left(start)?;
         Some(Steps { stream, start, states })
     }
@@ -112,7 +112,7 @@ impl Steps {
     fn step(&mut self, table: &Table<64>, i: usize) -> u8 {
         let entry = table.entry(self.states[i]);
         let bits = self.stream.take(u32::from(entry.n_bits));
-        self.states[i] = usize::from(entry.base) + crate::num::to_usize(bits);
+        self.states[i] = usize::from(entry.base) + to_usize(bits);
         entry.symbol
     }
 }

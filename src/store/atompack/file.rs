@@ -81,7 +81,7 @@ impl AtpFile {
         self.positions.size_bytes()
     }
 
-    /// Decodes the records of two rows at once, of which `stored` are the bytes in the file. False if these cannot be decoded like that:
+    /// Decodes the zstd records of two rows at once, of which `stored` are the bytes in the file. False if these cannot be decoded like that:
     /// [`Self::decode`] takes one of them at a time.
     pub fn decode_two(
         &self,
@@ -90,12 +90,12 @@ impl AtpFile {
         scratch: &mut Scratch,
         decoded: [&mut Vec<u8>; 2],
     ) -> bool {
-        let lens = rows.map(|row| self.index.raw_size(row));
-        if self.slot.codec != RecordCodec::Zstd || lens.iter().any(|&len| len as usize > codec::ZSTD_PAIR_BYTES) {
+        let lens = rows.map(|row| self.index.raw_size(row) as usize);
+        if lens.iter().any(|&len| len > codec::ZSTD_PAIR_BYTES) {
             return false;
         }
         let [first, second] = decoded;
-        codec::zstd_pair(stored, scratch, [room(first, lens[0]), room(second, lens[1])])
+        codec::zstd_pair(stored, scratch, [codec::sized(first, lens[0]), codec::sized(second, lens[1])])
     }
 
     /// The decoded bytes of the record of `row`, of which `stored` are the bytes in the file, and how many went through a decompressor.
@@ -113,7 +113,7 @@ impl AtpFile {
             return Ok((stored, 0));
         }
         // At most the largest record, for which memory was reckoned when the file was opened.
-        let out = room(decoded, self.index.raw_size(row));
+        let out = codec::sized(decoded, self.index.raw_size(row) as usize);
         let len = out.len();
         let result = match self.slot.codec {
             RecordCodec::Lz4 => codec::lz4_block(stored, out),
@@ -221,15 +221,6 @@ fn read_index(file: &SourceFile, slot: &Slot, positions: DType) -> Result<Record
         }
     }
     Ok(builder.finish())
-}
-
-/// The first `len` bytes of a buffer, which grows if it must.
-fn room(buffer: &mut Vec<u8>, len: u32) -> &mut [u8] {
-    let len = len as usize;
-    if buffer.len() < len {
-        buffer.resize(len, 0);
-    }
-    buffer.get_mut(..len).unwrap_or_default()
 }
 
 fn warnings(chosen: &Chosen, file: &SourceFile) -> Vec<String> {

@@ -300,16 +300,17 @@ impl AtompackStore {
         (0..self.files.len()).filter_map(move |file| self.lengths(element, file))
     }
 
-    /// The decoded bytes of `record`, and how many went through a decompressor. Where two at once are quicker, `next` is kept in `after`.
+    /// The decoded bytes of `record`, which is that of row `local` of file `number`, and how many went through a decompressor. Where two at
+    /// once are quicker, `next` is kept in `after`.
     fn decoded<'a>(
         &self,
+        (number, local): (usize, usize),
         record: StoredRecord<'a>,
         next: Option<StoredRecord<'_>>,
         scratch: &mut Scratch,
         into: &'a mut Vec<u8>,
         after: &'a mut NextRecord,
     ) -> Result<(&'a [u8], u64), String> {
-        let (number, local) = self.locate(record.row);
         let file = &self.files[number];
         let len = file.index.raw_size(local);
         let of_len = |bytes: &'a [u8]| (bytes.get(..len as usize).unwrap_or_default(), u64::from(len));
@@ -318,8 +319,9 @@ impl AtompackStore {
         if is_there {
             return Ok(of_len(after.bytes()));
         }
-        let next = next.map(|next| (next, self.locate(next.row)));
-        if let Some((next, (next_number, next_local))) = next
+        if file.slot.codec == RecordCodec::Zstd
+            && let Some(next) = next
+            && let (next_number, next_local) = self.locate(next.row)
             && next_number == number
             && file.decode_two([local, next_local], [record.bytes, next.bytes], scratch, [&mut *into, after.room()])
         {
@@ -425,7 +427,7 @@ impl Store for AtompackStore {
         let (file, plan) = (&self.files[number], &self.plans[number]);
         let bad = |reason| self.bad_record(number, row, "record", reason);
         let RecordBuffers { scratch, decoded, next: after, seen } = buffers;
-        let (bytes, n_decoded) = self.decoded(record, next, scratch, decoded, after).map_err(bad)?;
+        let (bytes, n_decoded) = self.decoded((number, local), record, next, scratch, decoded, after).map_err(bad)?;
         let record = file.parse(local, bytes).map_err(bad)?;
         let scattered = match self.records {
             None => plan.scatter(&record, seen, sink),

@@ -21,8 +21,8 @@ const N_COLS: u64 = 50;
 pub(super) struct FakeStore {
     pub(super) schema: Schema,
     pub(super) rows: RowLengths,
-    pub(super) chunk: u64,
-    pub(super) filtered: bool,
+    chunk: u64,
+    filtered: bool,
     /// The byte of the data array from which reads fail.
     pub(super) bad_byte: AtomicI64,
     /// A row whose first index is out of range.
@@ -34,7 +34,7 @@ pub(super) struct FakeStore {
     pub(super) reading: [AtomicU32; 2],
     /// What was named to the kernel: file, first byte, bytes.
     pub(super) hinted: Mutex<Vec<(u32, u64, u64)>>,
-    pub(super) files: [OnceLock<Vec<u8>>; 2],
+    files: [OnceLock<Vec<u8>>; 2],
 }
 
 impl FakeStore {
